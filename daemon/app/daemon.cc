@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/app/daemon.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <random>
 #include <utility>
 
+#include "base/posix.h"
 #include "base/units.h"
 #include "daemon/config/config_check.h"
 #include "daemon/config/reload.h"
@@ -40,10 +40,9 @@ Status MakeParentDirectory(const std::string& path) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   std::error_code error;
   if (parent.empty() || std::filesystem::exists(parent, error)) return {};
-  if (!std::filesystem::create_directory(parent, error)) {
-    return MakeError(ErrorCode::kInvalidArgument, "socket_directory",
-                     fmt::format("{} cannot be made: {}; kvtierd --dev needs no rights of root",
-                                 parent.string(), error.message()));
+  if (!std::filesystem::create_directory(parent, error) && error) {
+    return tl::unexpected(
+        ErrnoError(ErrorCode::kIoError, error.value(), "make the directory " + parent.string()));
   }
   // The process's umask keeps other users out of its files, but the socket in this directory is
   // meant for them. A failure shows itself when clients connect.

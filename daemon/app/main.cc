@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
-#include <iterator>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -14,48 +12,17 @@
 #include <utility>
 #include <vector>
 
-#include "base/machine.h"
 #include "daemon/app/dev_mode.h"
 #include "daemon/app/service.h"
-#include "daemon/config/config_check.h"
+#include "daemon/app/start_doubts.h"
 #include "daemon/config/config_loader.h"
 #include "daemon/config/config_schema.h"
 #include "daemon/metrics/metrics.h"
-#include "daemon/resources/cold_tier.h"
-#include "daemon/resources/root_key.h"
 #include "daemon/runtime/process.h"
 #include "gpu/gpus.h"
 
 namespace kvtier {
 namespace {
-
-// Looks for the files and GPUs that a configuration names, for `--check-config`, which may run on
-// another machine than the daemon will. Returns sentences without a full stop. Waits for the disk
-// and, where a GPU is named, for its driver.
-std::vector<std::string> MissingHere(const Config& config, const Gpus& gpus) {
-  std::vector<std::string> missing;
-  const auto note = [&](std::string_view key, const Error& error) {
-    missing.push_back(AnnotateWithKey(config, key, error).context);
-  };
-  for (const auto& [key, file] :
-       {std::pair("disk.root_key", &config.disk.root_key),
-        std::pair("disk.previous_root_key", &config.disk.previous_root_key)}) {
-    if (file->empty()) continue;
-    const Result<RootKey> loaded = LoadRootKey(*file);
-    // The service alone is given credentials.
-    if (!loaded && loaded.error().reason != "no_credentials") note(key, loaded.error());
-  }
-  if (const Status checked = CheckColdPasswordFile(config.cold); !checked) {
-    note("cold.password_file", checked.error());
-  }
-  for (const DeviceChoice device : config.pool.devices) {
-    if (device == DeviceChoice::kAll || device == DeviceChoice::kHost) continue;
-    if (const auto found = gpus.LookAt(OrdinalOf(device)); !found) {
-      note("pool.device", found.error());
-    }
-  }
-  return missing;
-}
 
 constexpr int kExitUsage = 2;
 
@@ -168,11 +135,12 @@ int Main(int argc, char** argv) {
   if (!config) return Complain(config.error(), ExitCodeOfFailedStart(config.error()));
   if (arguments.check_config) {
     fmt::print("{}", FormatConfig(*config));
-    std::vector<std::string> doubts = BeyondMemory(*config, ReadMachineMemory().total_bytes);
-    std::ranges::move(BeyondDisk(*config), std::back_inserter(doubts));
-    std::ranges::move(MissingHere(*config, CudaGpus()), std::back_inserter(doubts));
-    for (const std::string& doubt : doubts) fmt::print(stderr, "kvtierd: warning: {}\n", doubt);
-    return Flushed() ? 0 : kExitFailure;
+    int exit_code = 0;
+    for (const StartDoubt& doubt : DoubtsOfStart(*config, CudaGpus())) {
+      fmt::print(stderr, "kvtierd: {}{}\n", doubt.is_final ? "" : "warning: ", doubt.text);
+      if (doubt.is_final) exit_code = kExitConfiguration;
+    }
+    return Flushed() ? exit_code : kExitFailure;
   }
   return Service(*config, read, arguments.dev ? DevScreen(facts, *config) : "").Run();
 }

@@ -73,10 +73,10 @@ Status Resources::OpenDisk() {
     OpenDescriptors();
     return descriptors_->Take(kDiskKeysName);
   };
-  Result<std::unique_ptr<DiskTier>> opened = AnnotateWithKey(
-      *env_.config, env_.config->disk.directories.empty() ? "disk.directory" : "disk.directories",
-      DiskTier::Open(*env_.config, *env_.clock, env_.loop, executor_.get(), env_.log, env_.manager,
-                     take_keys));
+  Result<std::unique_ptr<DiskTier>> opened =
+      AnnotateWithKey(*env_.config, DirectoryKey(*env_.config),
+                      DiskTier::Open(*env_.config, *env_.clock, env_.loop, executor_.get(),
+                                     env_.log, env_.manager, take_keys));
   if (!opened && !MayServeWithoutDisk(opened.error())) {
     return tl::unexpected(std::move(opened).error());
   }

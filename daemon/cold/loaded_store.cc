@@ -68,6 +68,11 @@ Error ErrorOf(int status, std::span<const std::byte> why) {
 
 }  // namespace
 
+Status LoadedStore::CheckLibrary(const std::string& library) {
+  KVT_RETURN_IF_ERROR(OpenBackend(library));
+  return {};
+}
+
 // The library stays open until the process ends: its threads' last instructions lie in it.
 Result<std::unique_ptr<LoadedStore>> LoadedStore::Open(const LoadedStoreOptions& options,
                                                        EventLoop* loop) {

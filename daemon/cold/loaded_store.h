@@ -42,8 +42,10 @@ struct LoadedStoreOptions {
 // threads, up to some seconds; it leaves the memory of calls that then still hang to the process.
 class LoadedStore final : public ColdStore {
  public:
-  // `loop` is borrowed. Errors: kUnavailable "cold_library" (it cannot be opened, or is of another
-  // version), kInvalidArgument "cold_endpoint".
+  // Opens the library alone. Errors: kUnavailable "cold_library" (it cannot be opened, or is of
+  // another version).
+  [[nodiscard]] static Status CheckLibrary(const std::string& library);
+  // `loop` is borrowed. Errors: those of CheckLibrary, kInvalidArgument "cold_endpoint".
   [[nodiscard]] static Result<std::unique_ptr<LoadedStore>> Open(const LoadedStoreOptions& options,
                                                                  EventLoop* loop);
   ~LoadedStore() override;

@@ -2,13 +2,9 @@
 #include "daemon/config/config_check.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <initializer_list>
 #include <map>
@@ -102,10 +98,6 @@ bool IsWithin(const std::filesystem::path& path, const std::filesystem::path& di
   return std::ranges::mismatch(directory, path).in1 == directory.end();
 }
 
-std::string_view DirectoryKey(const Config& config) {
-  return config.disk.directories.empty() ? "disk.directory" : "disk.directories";
-}
-
 // Where the daemon listens: at a path, or, if that is empty, at an address.
 struct OwnPlace {
   std::string_view key;
@@ -158,7 +150,7 @@ Status CheckPaths(const Config& config) {
   return {};
 }
 
-// Paths that lead to one directory by links are found when it is looked at: see BeyondDisk.
+// Paths that lead to one directory by links are found when it is looked at: see DiskSet.
 Status CheckDirectories(const Config& config) {
   const std::vector<std::string>& directories = config.disk.directories;
   if (directories.empty()) return {};
@@ -317,6 +309,10 @@ Status CheckEvents(const Config& config) {
 
 }  // namespace
 
+std::string_view DirectoryKey(const Config& config) {
+  return config.disk.directories.empty() ? "disk.directory" : "disk.directories";
+}
+
 std::string PlaceOfKey(const Config& config, std::string_view key) {
   const auto place = config.places.find(key);
   return place == config.places.end() ? "(default)" : place->second;
@@ -409,90 +405,6 @@ const Remedy* FindRemedy(std::string_view reason) {
 }
 
 }  // namespace
-
-std::vector<std::string> BeyondMemory(const Config& config, uint64_t memory_bytes) {
-  if (memory_bytes == 0) return {};
-  uint64_t pool_bytes = 0;
-  for (size_t i = 0; i < config.pool.devices.size(); ++i) {
-    if (config.pool.devices[i] != DeviceChoice::kHost) continue;
-    const bool own = !config.pool.device_bytes.empty();
-    pool_bytes += own ? config.pool.device_bytes[i] : config.cache.pool_bytes;
-  }
-  std::vector<std::string> beyond;
-  const auto compare = [&](std::string_view key, std::string_view what, uint64_t bytes) {
-    if (bytes <= memory_bytes) return;
-    beyond.push_back(fmt::format("{}: {} would take {}, this machine has {}",
-                                 PlaceOfKey(config, key), what, FormatByteSize(bytes),
-                                 FormatByteSize(memory_bytes)));
-  };
-  compare("host.bytes", "host.bytes", config.host.bytes);
-  compare("pool.bytes", "pools in host memory", pool_bytes);
-  if (beyond.empty()) {
-    compare("host.bytes", "host.bytes and pools in host memory", config.host.bytes + pool_bytes);
-  }
-  return beyond;
-}
-
-namespace {
-
-// Tells what speaks against the directory, if anything.
-std::optional<std::string> BeyondDirectory(
-    const Config& config, const std::filesystem::path& wanted,
-    std::map<std::pair<uint64_t, uint64_t>, std::filesystem::path>* seen) {
-  const std::string_view own = DirectoryKey(config);
-  const auto about = [&](std::string_view key, const std::string& what) {
-    return fmt::format("{}: {}", PlaceOfKey(config, key), what);
-  };
-  if (wanted.is_relative()) {
-    return about(own, fmt::format("{} \"{}\" is looked for where the daemon is started; name it "
-                                  "from the root on",
-                                  own, wanted.string()));
-  }
-  std::error_code ignored;
-  if (!config.disk.directories.empty()) {
-    struct stat status {};
-    if (::stat(wanted.c_str(), &status) != 0) {
-      return about(own, fmt::format("{} is not there: {}; mount the drive and make the directory",
-                                    wanted.string(), std::strerror(errno)));
-    }
-    const auto [other, fresh] = seen->try_emplace({status.st_dev, status.st_ino}, wanted);
-    if (!fresh) {
-      return about(own, fmt::format("{} and {} are one directory; give each drive its own",
-                                    other->second.string(), wanted.string()));
-    }
-  }
-  std::filesystem::path there = wanted;
-  while (!std::filesystem::exists(there, ignored) && there.has_relative_path()) {
-    there = there.parent_path();
-  }
-  if (!std::filesystem::is_directory(there, ignored)) {
-    return about(own, fmt::format("{} is no directory", there.string()));
-  }
-  if (::access(there.c_str(), W_OK) != 0) {
-    return about(own, fmt::format("user {} may not write to {}: {}", ::geteuid(), there.string(),
-                                  std::strerror(errno)));
-  }
-  // The whole file system counts: the tier's own files may already take the part that is not free.
-  const auto space = std::filesystem::space(there, ignored);
-  const uint64_t share = config.disk.bytes / config.disk.Places().size();
-  if (ignored || space.capacity >= share) return std::nullopt;
-  return about("disk.bytes",
-               fmt::format("disk.bytes would take {}, the file system of {} has {}",
-                           FormatByteSize(share), there.string(), FormatByteSize(space.capacity)));
-}
-
-}  // namespace
-
-std::vector<std::string> BeyondDisk(const Config& config) {
-  if (config.disk.bytes == 0) return {};
-  std::vector<std::string> beyond;
-  std::map<std::pair<uint64_t, uint64_t>, std::filesystem::path> seen;
-  for (const std::filesystem::path& wanted : config.disk.Places()) {
-    std::optional<std::string> why = BeyondDirectory(config, wanted, &seen);
-    if (why) beyond.push_back(*std::move(why));
-  }
-  return beyond;
-}
 
 Error AnnotateWithKey(const Config& config, std::string_view key, Error error) {
   const Remedy* const remedy = FindRemedy(error.reason);

@@ -45,12 +45,8 @@ class Mistakes {
 // out, a line for each of the values that do not go together.
 [[nodiscard]] Status CheckConfig(const Config& config);
 
-// Says which sizes a machine with so much memory cannot give; for `--check-config`, which may run
-// on another machine than the daemon will. Returns sentences without a full stop.
-[[nodiscard]] std::vector<std::string> BeyondMemory(const Config& config, uint64_t memory_bytes);
-
-// Says likewise why this machine, or this user, cannot have the disk tier. Makes nothing.
-[[nodiscard]] std::vector<std::string> BeyondDisk(const Config& config);
+// The key that says where the disk tier is.
+[[nodiscard]] std::string_view DirectoryKey(const Config& config);
 
 // Where `key` ("section.name") was given, for complaints about it; "(default)" if it was not.
 [[nodiscard]] std::string PlaceOfKey(const Config& config, std::string_view key);

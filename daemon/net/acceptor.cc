@@ -8,10 +8,13 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -97,17 +100,8 @@ Result<bool> IsListenedOn(const sockaddr_un& address, const std::string& path) {
   }
 }
 
-// Removes the socket of a daemon that is gone. A file of another kind stays: a mistyped path must
-// not delete an operator's data.
+// Removes the socket of a daemon that is gone. REQUIRES: CheckPath.
 Status RemoveStale(const std::string& path, const sockaddr_un& address) {
-  struct stat status;
-  if (::lstat(path.c_str(), &status) != 0) {
-    if (errno == ENOENT) return {};
-    return SystemError("lstat", path);
-  }
-  if (!S_ISSOCK(status.st_mode)) {
-    return MakeError(ErrorCode::kAlreadyExists, "socket_path_taken", path + " is not a socket");
-  }
   KVT_ASSIGN_OR_RETURN(const bool listened_on, IsListenedOn(address, path));
   if (listened_on) {
     return MakeError(ErrorCode::kAlreadyExists, "socket_in_use",
@@ -117,12 +111,46 @@ Status RemoveStale(const std::string& path, const sockaddr_un& address) {
   return {};
 }
 
+Result<UniqueFd> BindPort(const ListenAddress& address) {
+  const auto found = AddressOf(address);
+  UniqueFd socket = NewSocket(found->ai_family);
+  // Connections of an earlier daemon that are still being closed must not hold up this one.
+  if (socket.valid()) Set(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (!socket.valid() || ::bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0) {
+    return SystemError("listening on", fmt::format("{}:{}", address.host, address.port));
+  }
+  return socket;
+}
+
 }  // namespace
+
+// A file of another kind stays: a mistyped path must not delete an operator's data.
+Status Acceptor::CheckPath(const std::string& path, bool makes_directory) {
+  KVT_RETURN_IF_ERROR(AddressOf(path));
+  struct stat status;
+  if (::lstat(path.c_str(), &status) == 0 && !S_ISSOCK(status.st_mode)) {
+    return MakeError(ErrorCode::kAlreadyExists, "socket_path_taken", path + " is not a socket");
+  }
+  std::filesystem::path directory = std::filesystem::path(path).parent_path();
+  std::error_code ignored;
+  const bool is_made = makes_directory && !std::filesystem::exists(directory, ignored);
+  if (is_made) directory = directory.parent_path();
+  if (::access((directory / ".").c_str(), W_OK | X_OK) == 0) return {};
+  return SystemError(is_made ? "make a directory in" : "make a socket in", directory);
+}
+
+// The port is most likely the running daemon's.
+Status Acceptor::CheckPort(const ListenAddress& address) {
+  const Result<UniqueFd> bound = BindPort(address);
+  if (!bound && bound.error().reason != "EADDRINUSE") return tl::unexpected(bound.error());
+  return {};
+}
 
 Result<std::unique_ptr<Acceptor>> Acceptor::Listen(EventLoop* loop, Log* log,
                                                    const std::string& path, mode_t mode,
                                                    bool descriptors,
                                                    std::function<void(UniqueFd)> accepted) {
+  KVT_RETURN_IF_ERROR(CheckPath(path, /*makes_directory=*/false));
   KVT_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
   KVT_RETURN_IF_ERROR(RemoveStale(path, address));
   UniqueFd socket = NewSocket(AF_UNIX);
@@ -143,12 +171,8 @@ Result<std::unique_ptr<Acceptor>> Acceptor::Listen(EventLoop* loop, Log* log,
 Result<std::unique_ptr<Acceptor>> Acceptor::ListenOnPort(EventLoop* loop, Log* log,
                                                          const ListenAddress& address,
                                                          std::function<void(UniqueFd)> accepted) {
-  const auto found = AddressOf(address);
-  UniqueFd socket = NewSocket(found->ai_family);
-  // Connections of an earlier daemon that are still being closed must not hold up this one.
-  if (socket.valid()) Set(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (!socket.valid() || ::bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      ::listen(socket.get(), kBacklog) != 0) {
+  KVT_ASSIGN_OR_RETURN(UniqueFd socket, BindPort(address));
+  if (::listen(socket.get(), kBacklog) != 0) {
     return SystemError("listening on", fmt::format("{}:{}", address.host, address.port));
   }
   return std::unique_ptr<Acceptor>(

@@ -26,12 +26,18 @@ namespace kvtier {
 // again, while connections wait in the kernel's backlog.
 class Acceptor {
  public:
+  // Asks what Listen would meet, beside a daemon that listens there, too, and makes nothing.
+  // `makes_directory`: the one around `path` is made first, if it is missing. Errors:
+  // kAlreadyExists "socket_path_taken", kInvalidArgument "socket_path_too_long", kIoError by errno
+  // name.
+  [[nodiscard]] static Status CheckPath(const std::string& path, bool makes_directory);
+  // The same of ListenOnPort. Errors: kIoError by errno name.
+  [[nodiscard]] static Status CheckPort(const ListenAddress& address);
   // Binds `path` with file mode `mode` and begins to accept. A socket that no process
   // listens on any more is replaced. `accepted` gets each connection, non-blocking and
   // close-on-exec. Without `descriptors` the kernel refuses those that peers want to send along
   // (EPERM for them) until PassDescriptors, where it can (Linux 6.16). `loop` and `log` are
-  // borrowed. Errors: kAlreadyExists "socket_in_use" or "socket_path_taken", kInvalidArgument
-  // "socket_path_too_long", kIoError by errno name.
+  // borrowed. Errors: kAlreadyExists "socket_in_use", and those of CheckPath.
   [[nodiscard]] static Result<std::unique_ptr<Acceptor>> Listen(
       EventLoop* loop, Log* log, const std::string& path, mode_t mode, bool descriptors,
       std::function<void(UniqueFd)> accepted);

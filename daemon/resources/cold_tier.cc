@@ -60,6 +60,12 @@ Status CheckColdPasswordFile(const ColdConfig& cold) {
   return password ? Status() : tl::unexpected(password.error());
 }
 
+Status CheckColdLibrary(const ColdConfig& cold) {
+  if (cold.endpoint.empty()) return {};
+  KVT_ASSIGN_OR_RETURN(const ColdEndpoint endpoint, ParseColdEndpoint(cold.endpoint));
+  return LoadedStore::CheckLibrary(LibraryPath(endpoint.library));
+}
+
 // Not with the keys of the disk tier, which are this host's alone, and end with it.
 Result<std::unique_ptr<ColdTier>> ColdTier::Open(const Config& config, const Clock* clock,
                                                  EventLoop* loop, Executor* executor, Log* log) {

@@ -26,6 +26,10 @@ namespace kvtier {
 // ReadColdPassword.
 [[nodiscard]] Status CheckColdPasswordFile(const ColdConfig& cold);
 
+// A success if the store's library can be had here. Errors: those of LoadedStore::CheckLibrary and
+// ParseColdEndpoint.
+[[nodiscard]] Status CheckColdLibrary(const ColdConfig& cold);
+
 // Event loop only. The cache borrows the store and has to go first.
 class ColdTier {
  public:

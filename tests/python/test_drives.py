@@ -201,7 +201,7 @@ class DrivesTest(DaemonTestCase):
 
         self.assertIn("names", told(size, directories("a", "a")))
         self.assertIn("are one directory", told(size, directories("a", "link")))
-        self.assertIn("is not there", told(size, directories("a", "missing")))
+        self.assertIn("missing: No such file", told(size, directories("a", "missing")))
         self.assertIn(
             "both given", told(size, directories("a"), f"disk.directory={self.directory('b')}")
         )

@@ -175,6 +175,17 @@ Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path, bool 
   return directory;
 }
 
+Result<bool> LookAtDiskDirectory(const std::filesystem::path& path, bool create) {
+  struct stat status {};
+  const bool there = ::stat(path.c_str(), &status) == 0;
+  if (!there && (errno != ENOENT || !create)) return Failed("open", path);
+  // Also where the path ends with a slash.
+  const auto into = there ? path : (path / "").parent_path().parent_path();
+  if (there && ::geteuid() != 0) KVT_RETURN_IF_ERROR(CheckOwner(status, path));
+  if (::access((into / ".").c_str(), W_OK | X_OK) != 0) return Failed("write into", into);
+  return there && status.st_uid == ::geteuid();
+}
+
 // A lock of flock(2) belongs to the open file, which the kernel lets go of when the last descriptor
 // is closed and the last request that uses it has ended. So whatever is read or written through
 // `fd`, by either engine, holds the lock exactly as long as it can still arrive. No io_uring may

@@ -46,6 +46,12 @@ struct DiskDirectory {
 [[nodiscard]] Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path,
                                                       bool create = true);
 
+// Asks what OpenDiskDirectory would meet, beside a daemon that has the directory, too: makes,
+// changes and locks nothing. Returns whether there are files that this process may look into: root
+// may ask for another user, and opens nothing that that user has put there. Errors:
+// kPermissionDenied "directory_owner"; kIoError by errno name.
+[[nodiscard]] Result<bool> LookAtDiskDirectory(const std::filesystem::path& path, bool create);
+
 // Locks the open file `fd`, a data file at `path`, until all its descriptors are closed and its
 // last I/O has ended. REQUIRES: its directory is locked. So the lock is free, unless the kernel is
 // still at a killed daemon's requests of this file, which are waited for: a late write could arrive

@@ -16,12 +16,16 @@
 
 namespace kvtier {
 
+// kLook: asks what kServe would meet, as LookAtDiskDirectory does.
+enum class DriveUse : uint8_t { kServe, kLook };
+
 // Move-only. Its directory stays locked until the lock is moved out or this ends.
 class DiskDrive {
  public:
   // Locks the directory, which is made first if it is missing and `create`, and reads the file's
   // superblock. Nothing else is created or changed. Errors: see OpenDiskFiles; they say what to do.
-  [[nodiscard]] static Result<DiskDrive> Open(const std::filesystem::path& directory, bool create);
+  [[nodiscard]] static Result<DiskDrive> Open(const std::filesystem::path& directory, bool create,
+                                              DriveUse use = DriveUse::kServe);
 
   // The file's; none if there is nothing to keep: no file, one that no start has begun, or one that
   // was being emptied when that was cut off.
@@ -53,7 +57,7 @@ class DiskDrive {
 
  private:
   explicit DiskDrive(std::filesystem::path directory) : directory_(std::move(directory)) {}
-  [[nodiscard]] Status Inspect();
+  [[nodiscard]] Status Inspect(DriveUse use);
   [[nodiscard]] Status MarkEmptying();
   [[nodiscard]] Status EndEmptying();
   // Towards so many bytes; reads of the file go on in between.

@@ -63,7 +63,7 @@ Status CheckDistinct(const std::vector<std::filesystem::path>& directories) {
 }  // namespace
 
 Result<DiskSet> DiskSet::Open(const std::vector<std::filesystem::path>& directories,
-                              const DiskSetShape& shape) {
+                              const DiskSetShape& shape, DriveUse use) {
   KVT_RETURN_IF_ERROR(CheckDistinct(directories));
   DiskSet set(shape);
   set.configured_ = static_cast<uint32_t>(directories.size());
@@ -71,7 +71,7 @@ Result<DiskSet> DiskSet::Open(const std::vector<std::filesystem::path>& director
   // to the one below.
   const bool alone = directories.size() == 1;
   for (const std::filesystem::path& directory : directories) {
-    Result<DiskDrive> drive = DiskDrive::Open(directory, alone);
+    Result<DiskDrive> drive = DiskDrive::Open(directory, alone, use);
     if (drive) {
       if (std::optional<std::string> note = drive->TakeNote()) set.notes_.push_back(*note);
       set.drives_.push_back(*std::move(drive));

@@ -44,9 +44,11 @@ struct LeftOutDrive {
 // Move-only. Call in this order: Open, EmptyIf, SizeAndBegin, Take... .
 class DiskSet {
  public:
-  // Leaves out directories that cannot be used, if there are several. Errors: see OpenDiskFiles.
+  // Leaves out directories that cannot be used, if there are several. With kLook nothing else may
+  // be called but left_out. Errors: see OpenDiskFiles.
   [[nodiscard]] static Result<DiskSet> Open(const std::vector<std::filesystem::path>& directories,
-                                            const DiskSetShape& shape);
+                                            const DiskSetShape& shape,
+                                            DriveUse use = DriveUse::kServe);
 
   // The directories in use, as configured; the first is that of the drive which was there last.
   [[nodiscard]] std::vector<std::filesystem::path> directories() const;

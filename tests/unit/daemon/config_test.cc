@@ -503,40 +503,6 @@ TEST(Config, NamesThatCountUpAreToldByTheFirstAndTheLast) {
       testing::HasSubstr("must be one of \"all\", \"host\", \"cuda:0\" to \"cuda:15\", or"));
 }
 
-TEST(Config, WhatAMachinesMemoryCannotGiveIsSaid) {
-  const Config config =
-      *Parse("[pool]\ndevice = \"host\"\nbytes = \"20GiB\"\n[host]\nbytes = \"20GiB\"\n");
-  EXPECT_TRUE(BeyondMemory(config, 64 * kGiB).empty());
-  EXPECT_EQ(BeyondMemory(config, 24 * kGiB),
-            std::vector<std::string>{"test.toml:5:9: host.bytes and pools in host memory would "
-                                     "take 40.0 GiB, this machine has 24.0 GiB"});
-  EXPECT_EQ(BeyondMemory(config, 16 * kGiB).size(), 2u);
-  EXPECT_TRUE(BeyondMemory(config, 0).empty()) << "the machine does not say";
-}
-
-TEST(Config, WhatStandsAgainstTheDiskTierIsSaid) {
-  const auto doubts = [](const std::string& directory, const std::string& bytes) {
-    return BeyondDisk(
-        *Parse(fmt::format("[disk]\ndirectory = \"{}\"\nbytes = \"{}\"\n", directory, bytes)));
-  };
-  const auto first = [&](const std::string& directory, const std::string& bytes) {
-    const std::vector<std::string> all = doubts(directory, bytes);
-    return all.empty() ? "" : all[0];
-  };
-  const TestDirectory there;
-  const std::string path = there.path();
-  std::ofstream(path + "/file") << "text";
-  EXPECT_TRUE(doubts(path, "128MiB").empty());
-  EXPECT_TRUE(doubts(path + "/to/be/made", "128MiB").empty());
-  EXPECT_FALSE(std::filesystem::exists(path + "/to")) << "nothing is made";
-  EXPECT_TRUE(doubts("relative", "0B").empty()) << "there is no disk tier";
-  EXPECT_THAT(first("relative/path", "128MiB"),
-              testing::HasSubstr("test.toml:2:13: disk.directory"));
-  EXPECT_THAT(first(path + "/file/below", "128MiB"), testing::HasSubstr("/file is no directory"));
-  EXPECT_THAT(first("/proc/kvtier", "128MiB"), testing::HasSubstr("the file system of /proc has"));
-  EXPECT_THAT(first(path, "1000TiB"), testing::HasSubstr("test.toml:3:9: disk.bytes would take"));
-}
-
 TEST(Config, MistakesThatAreMadeOftenAreAnsweredWithWhatToDo) {
   EXPECT_THAT(Parse("[host]\nbytes = 16GiB\n").error().context,
               testing::HasSubstr("sizes and durations stand in quotes: \"16GiB\""));

@@ -11,7 +11,7 @@
 namespace kvtier {
 
 Kvtierd::Kvtierd(std::vector<std::string> arguments, const Limits& limits) {
-  arguments.insert(arguments.begin(), KVTIERD_PATH);
+  arguments.insert(arguments.begin(), limits.program.empty() ? KVTIERD_PATH : limits.program);
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);

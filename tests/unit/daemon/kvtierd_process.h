@@ -17,11 +17,12 @@ namespace kvtier {
 // A running kvtierd whose output can be read. Killed at the end.
 class Kvtierd {
  public:
-  // The process's limits; 0: as much as the test.
+  // Limits the process; 0: as much as the test.
   struct Limits {
     uint64_t address_space_bytes = 0;
     uint64_t descriptors = 0;
     uint64_t file_bytes = 0;
+    std::string program = {};  // empty: the built one
   };
   explicit Kvtierd(std::vector<std::string> arguments) : Kvtierd(std::move(arguments), Limits{}) {}
   Kvtierd(std::vector<std::string> arguments, const Limits& limits);

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/kvtierd_process.h"
@@ -14,6 +17,8 @@
 
 namespace kvtier {
 namespace {
+
+namespace fs = std::filesystem;
 
 TEST(Kvtierd, TellsItsVersionAndWhetherItWasBuiltForGpus) {
   Kvtierd kvtierd({"--version"});
@@ -74,6 +79,79 @@ TEST(Kvtierd, ACheckLooksForAFileOfCredentialsAndNotIntoIt) {
   EXPECT_NE(checked().find("cold.password_file: " + path + " cannot be read"), std::string::npos);
   std::ofstream(path) << "\n[default]\n";
   EXPECT_EQ(checked().find("cold.password_file: "), std::string::npos);
+}
+
+// A configuration beside a check of it: 0 serves, 1 may start later, 78 never will.
+class CheckAndStartTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    fs::create_directory(place_ / "directory");
+    fs::create_directory_symlink(place_ / "directory", place_ / "link");
+    std::ofstream(place_ / "file") << "text";
+    fs::permissions(place_ / "file", fs::perms(0600));
+  }
+  // `settings` may name the test's directory as "@". `told`: the check says why.
+  void Expect(int start, bool told, const std::vector<std::string>& settings,
+              const Kvtierd::Limits& limits = {}) {
+    std::vector<std::string> arguments = SmallArguments(place_);
+    for (std::string setting : settings) {
+      if (setting.starts_with("disk.directories")) {
+        const auto one =
+            std::ranges::find(arguments, "disk.directory=" + (place_ / "disk").native());
+        arguments.erase(one - 1, one + 1);
+      }
+      while (setting.find('@') != std::string::npos) {
+        setting.replace(setting.find('@'), 1, place_.native());
+      }
+      arguments.insert(arguments.end(), {"--set", setting});
+    }
+    SCOPED_TRACE(settings.empty() ? "" : settings.back());
+    Kvtierd started(arguments, limits);
+    EXPECT_EQ(started.ReadUntil("READY socket="), start == 0) << started.output();
+    started.Signal(SIGTERM);
+    EXPECT_EQ(started.Wait(), start) << started.output();
+    arguments.emplace_back("--check-config");
+    Kvtierd checked(arguments, limits);
+    EXPECT_EQ(checked.Wait(), start == 78 ? 78 : 0) << checked.output();
+    const bool warns = checked.output().find("kvtierd: warning: ") != std::string::npos;
+    EXPECT_EQ(warns, told && start != 78) << checked.output();
+  }
+
+  const TestDirectory directory_;
+  const fs::path place_ = directory_.path();
+};
+
+TEST_F(CheckAndStartTest, TheyAgreeAboutSocketsAndAddresses) {
+  Expect(0, false, {});
+  Expect(0, false, {"server.socket=@/made/kvtier.sock"});
+  Expect(1, true, {"server.socket=@/missing/missing/kvtier.sock"});
+  Expect(1, true, {"server.socket=@/directory"});
+  Expect(1, true, {"server.admin_socket=@/file"});
+  Expect(1, true, {"server.admin_socket=@/file/admin.sock"});
+  Expect(78, true, {"server.socket=@/" + std::string(108, 'k')});
+  Expect(1, true, {"events.endpoint=ipc://@/missing/events.sock"});
+  Expect(1, true, {"server.listen_beyond_loopback=true", "metrics.listen=192.0.2.1:9400"});
+  Expect(1, true, {"server.listen_beyond_loopback=true", "events.endpoint=tcp://192.0.2.1:9401"});
+}
+
+TEST_F(CheckAndStartTest, TheyAgreeAboutTheDisk) {
+  Expect(0, true, {"disk.directory=@/missing/missing"});
+  Expect(0, true, {"disk.directory=@/file"});
+  Expect(78, true, {"disk.bytes=16MiB", R"(disk.directories=["@/directory", "@/link"])"});
+  Expect(0, true, {"disk.bytes=16MiB", R"(disk.directories=["@/directory", "@/missing"])"});
+  Expect(78, true, {"disk.encryption=aes-256-gcm", "disk.root_key=@/file"});
+  Expect(1, true, {"disk.encryption=aes-256-gcm", "disk.root_key=@/missing"});
+  Expect(0, false, {"disk.directory=@/disk/"});
+  Expect(78, true, {"cache.slab_bytes=512KiB"});
+}
+
+TEST_F(CheckAndStartTest, TheyAgreeAboutTheMachine) {
+  Expect(78, true, {"pool.bytes=1023TiB"});
+  Expect(1, true, {"host.bytes=1023TiB"});
+  Expect(0, false, {"cold.endpoint=file://@"});
+  const std::string elsewhere = place_ / "kvtierd";
+  fs::copy_file(KVTIERD_PATH, elsewhere);
+  Expect(1, true, {"cold.endpoint=file://@"}, {.program = elsewhere});
 }
 
 TEST(Kvtierd, EndsWith78OnAnyConfigurationError) {
