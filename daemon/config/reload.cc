@@ -60,6 +60,17 @@ std::string FormatTenants(const std::vector<TenantConfig>& tenants) {
   return text.empty() ? "none" : text;
 }
 
+// The wanted tenants and, behind them, those that are not wanted any more and have `rows`, without
+// users and quotas.
+std::vector<TenantConfig> WithRemoved(std::vector<TenantConfig> wanted,
+                                      const std::vector<TenantQuota>& rows) {
+  for (const TenantQuota& row : rows) {
+    if (std::ranges::find(wanted, row.name, &TenantConfig::name) != wanted.end()) continue;
+    wanted.push_back({.name = row.name, .place = std::string(kPlaceOfRemoved)});
+  }
+  return wanted;
+}
+
 // Takes from `wanted` the reloadable keys of tenants that had quotas when the daemon started
 // (`rows`, by name), and leaves the rest as it is `running`.
 std::vector<TenantConfig> TakeTenants(const std::vector<TenantConfig>& running,
@@ -126,9 +137,11 @@ ConfigDifferences CompareConfigs(const Config& running, const Config& wanted) {
     auto& list = TakenNow(key, running, wanted) ? differences.now : differences.restart;
     list.push_back(std::move(difference));
   }
-  const std::vector<TenantConfig> taken =
-      TakeTenants(running.tenants, running.cache.tenants, wanted.tenants);
-  CompareTenants(taken, wanted.tenants, &differences.restart);
+  const std::vector<TenantQuota>& rows = running.cache.tenants;
+  const std::vector<TenantConfig> asked = WithRemoved(wanted.tenants, rows);
+  std::vector<TenantConfig> taken = TakeTenants(running.tenants, rows, asked);
+  CompareTenants(taken, asked, &differences.restart);
+  taken.resize(wanted.tenants.size());
   const std::string tenants = FormatTenants(running.tenants);
   const std::string wanted_tenants = FormatTenants(taken);
   if (tenants != wanted_tenants) {
@@ -146,13 +159,14 @@ Config TakeReloadable(const Config& running, const Config& wanted) {
     if (key.section == kTenantSection || !TakenNow(key, running, wanted)) continue;
     CopyField(key.field(source), key.field(taken));
   }
-  taken.tenants = TakeTenants(running.tenants, running.cache.tenants, wanted.tenants);
+  const std::vector<TenantQuota>& rows = running.cache.tenants;
+  taken.tenants = TakeTenants(running.tenants, rows, WithRemoved(wanted.tenants, rows));
   for (TenantQuota& row : taken.cache.tenants) {
     const auto tenant = std::ranges::find(taken.tenants, row.name, &TenantConfig::name);
-    if (tenant == taken.tenants.end()) continue;
     row = tenant->quota;
     row.name = tenant->name;
   }
+  taken.tenants.resize(wanted.tenants.size());
   taken.places = wanted.places;
   return taken;
 }

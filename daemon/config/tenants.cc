@@ -81,13 +81,15 @@ Status CheckReserves(const Config& config, Tier tier) {
   const uint64_t slabs = SlabsIn(config, tier);
   const std::string key = fmt::format("{}_reserved_bytes", kTierNames[at]);
   uint64_t reserved = 0;
-  for (const TenantConfig& tenant : config.tenants) {
-    const uint64_t bytes = tenant.quota.tiers[at].reserved_bytes;
+  for (const TenantQuota& row : config.cache.tenants) {
+    const uint64_t bytes = row.tiers[at].reserved_bytes;
     if (bytes == 0) continue;
     reserved += SlabsOf(bytes, slab);
     if (reserved < slabs) continue;
+    const TenantConfig removed{.name = row.name, .place = std::string(kPlaceOfRemoved)};
+    const auto tenant = std::ranges::find(config.tenants, row.name, &TenantConfig::name);
     return ConflictIn(
-        tenant, key,
+        tenant == config.tenants.end() ? removed : *tenant, key,
         fmt::format("makes {} slabs of {} (cache.slab_bytes) reserved by all tenants, and "
                     "{}.bytes has {}, of which one must be left to all; reserve less or "
                     "raise {}.bytes",

@@ -4,12 +4,17 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
 #include "daemon/config/config.h"
 
 namespace kvtier {
+
+// In place of a position in a file: a reload has removed the tenant, whose reserves stay until a
+// restart.
+inline constexpr std::string_view kPlaceOfRemoved = "(removed)";
 
 // Whether some quota or time to live is the tenant's own. Tenants without any share the rest.
 [[nodiscard]] bool HasQuota(const TenantConfig& tenant);

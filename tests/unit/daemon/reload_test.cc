@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "daemon/config/config_check.h"
 #include "daemon/config/config_loader.h"
 #include "daemon/config/config_schema.h"
 
@@ -100,6 +101,32 @@ TEST(Reload, FirstQuotaOfATenantWaitsForARestart) {
   EXPECT_TRUE(differences.now.empty());
   ASSERT_EQ(differences.restart.size(), 1u);
   EXPECT_EQ(differences.restart[0].place, "test.toml:4:18");
+}
+
+TEST(Reload, ARemovedTenantLosesItsCapsAtOnceAndItsReservesWithARestart) {
+  const Config running = Parsed(
+      "[[tenant]]\nname = \"a\"\nuids = [1]\nhost_max_bytes = \"512MiB\"\n"
+      "host_reserved_bytes = \"128MiB\"\nmax_age = \"1h\"\n");
+  const Config wanted = Parsed("");
+  const Config taken = TakeReloadable(running, wanted);
+  EXPECT_TRUE(taken.tenants.empty());
+  ASSERT_EQ(taken.cache.tenants.size(), 1u);
+  EXPECT_EQ(taken.cache.tenants[0].name, "a");
+  EXPECT_EQ(taken.cache.tenants[0].tiers[1].max_bytes, 0u);
+  EXPECT_EQ(taken.cache.tenants[0].tiers[1].reserved_bytes, 128 * kMiB);
+  EXPECT_EQ(taken.cache.tenants[0].max_age_ms, 0);
+  const ConfigDifferences differences = CompareConfigs(running, wanted);
+  ASSERT_EQ(differences.now.size(), 1u);
+  EXPECT_EQ(differences.now[0].wanted, "none");
+  ASSERT_EQ(differences.restart.size(), 1u);
+  EXPECT_EQ(differences.restart[0].key, "[[tenant]] \"a\" host_reserved_bytes");
+  EXPECT_EQ(differences.restart[0].running, "\"128MiB\"");
+  EXPECT_EQ(differences.restart[0].wanted, "none");
+  EXPECT_EQ(differences.restart[0].place, "(removed)");
+  EXPECT_EQ(CompareConfigs(taken, wanted).restart.size(), 1u) << "as long as it stays";
+  EXPECT_TRUE(CheckConfig(taken));
+  const Config smaller = TakeReloadable(taken, Parsed("[host]\nbytes = \"128MiB\"\n"));
+  EXPECT_FALSE(CheckConfig(smaller)) << "the reserve would leave nothing to others";
 }
 
 TEST(Reload, TierBelowWhatIsPinnedIsRefused) {
