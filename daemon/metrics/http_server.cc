@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/network_v6.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
+#include <iterator>
 #include <list>
 #include <map>
 #include <optional>
@@ -37,13 +39,16 @@ constexpr std::string_view kContentPolicy =
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src "
     "'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-// The peer's address, which cannot be forged, unlike a header; a peer that has gone has none. A
-// socket that listens to both families shows addresses of the old one as parts of the new.
+// A socket that listens to both families shows addresses of the old one as parts of the new.
+asio::ip::address Unmapped(const asio::ip::address& address) {
+  if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
+  return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+}
+
+// The peer's address, which cannot be forged, unlike a header; a peer that has gone has none.
 asio::ip::address AddressOf(const tcp::socket& socket) {
   error_code error;
-  const asio::ip::address address = socket.remote_endpoint(error).address();
-  if (error || !address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
-  return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+  return Unmapped(socket.remote_endpoint(error).address());
 }
 
 HttpResponse Answer(const http::request<http::empty_body>& request, bool over_loopback,
@@ -82,6 +87,22 @@ http::response<http::string_body> ToBeast(const http::request<http::empty_body>&
 
 }  // namespace
 
+std::string HttpOwnerOf(const std::string& text) {
+  error_code error;
+  const asio::ip::address address = Unmapped(asio::ip::make_address(text, error));
+  if (address.is_loopback()) return "loopback";
+  if (!address.is_v6()) return address.to_string();
+  return asio::ip::make_network_v6(address.to_v6(), 64).canonical().to_string();
+}
+
+size_t MostDispensable(const std::vector<std::string_view>& owners) {
+  std::map<std::string_view, size_t> counts;
+  for (const std::string_view owner : owners) ++counts[owner];
+  const auto most =
+      std::ranges::max_element(owners, {}, [&](std::string_view owner) { return counts[owner]; });
+  return static_cast<size_t>(most - owners.begin());
+}
+
 class HttpConnection;
 // In the order in which they began to wait for their peers.
 using HttpConnections = std::list<HttpConnection*>;
@@ -92,6 +113,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpConnection(tcp::socket socket, const HttpServer::Handler* handler,
                  const HttpPatience& patience, HttpConnections* all)
       : address_(AddressOf(socket)),
+        owner_(HttpOwnerOf(address_.to_string())),
         stream_(std::move(socket)),
         handler_(*handler),
         patience_(patience),
@@ -101,7 +123,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
-  [[nodiscard]] const asio::ip::address& address() const { return address_; }
+  [[nodiscard]] const std::string& owner() const { return owner_; }
 
   void Start() { ReadHeader(); }
   // Makes way for another. Its operation ends, and the connection with it, in a later event.
@@ -158,6 +180,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   }
 
   const asio::ip::address address_;
+  const std::string owner_;
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_{kMaxHeaderBytes};
   std::optional<http::request_parser<http::empty_body>> parser_;
@@ -168,20 +191,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   const HttpConnections::iterator place_;
   bool listed_ = true;
 };
-
-namespace {
-
-// The first one of the address that has most connections. REQUIRES: there are some.
-HttpConnection& MostDispensable(const HttpConnections& connections) {
-  std::map<asio::ip::address, size_t> counts;
-  for (const HttpConnection* each : connections) ++counts[each->address()];
-  const auto most =
-      std::ranges::max_element(counts, {}, [](const auto& each) { return each.second; });
-  return **std::ranges::find_if(
-      connections, [&](const HttpConnection* each) { return each->address() == most->first; });
-}
-
-}  // namespace
 
 class HttpServer::Impl {
  public:
@@ -219,10 +228,16 @@ class HttpServer::Impl {
   }
 
  private:
+  void MakeWay() {
+    std::vector<std::string_view> owners;
+    for (const HttpConnection* each : connections_) owners.push_back(each->owner());
+    (*std::next(connections_.begin(), static_cast<ptrdiff_t>(MostDispensable(owners))))->Close();
+  }
+
   void Accept() {
     acceptor_.async_accept([this](error_code error, tcp::socket socket) {
       if (!error) {
-        if (connections_.size() >= kMaxHttpConnections) MostDispensable(connections_).Close();
+        if (connections_.size() >= kMaxHttpConnections) MakeWay();
         std::make_shared<HttpConnection>(std::move(socket), &handler_, patience_, &connections_)
             ->Start();
       }

@@ -10,11 +10,13 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "daemon/config/endpoints.h"
@@ -22,10 +24,17 @@
 namespace kvtier {
 
 // Each costs a descriptor, and clients of the cache need theirs more. One that comes beyond these
-// takes the place of another: of the address that has most of them, the one that has waited longest
+// takes the place of another: of the owners that have most of them, the one that has waited longest
 // for its peer. So a process that opens many and says nothing, says it slowly or reads nothing
 // takes the page from no other.
 inline constexpr size_t kMaxHttpConnections = 16;
+
+// The owner of connections from `address`, a literal: one process may have all addresses of
+// loopback, and all of a network of IPv6 (/64).
+[[nodiscard]] std::string HttpOwnerOf(const std::string& address);
+// Which of the connections makes way. `owners` are theirs, in the order in which they began to
+// wait. REQUIRES: there are some.
+[[nodiscard]] size_t MostDispensable(const std::vector<std::string_view>& owners);
 
 // How long the server waits for its peers.
 struct HttpPatience {

@@ -128,17 +128,34 @@ TEST(HttpServer, ConnectionsThatSayNothingOrHalfARequestOrReadNothingTakeThePage
   }
 }
 
-TEST(HttpServer, AnAddressWithManyConnectionsTakesNoneFromAnother) {
+TEST(HttpServer, AnOwnerWithManyConnectionsTakesNoneFromAnotherAndAmongEqualsTheOldestGoes) {
+  EXPECT_EQ(MostDispensable({"a", "b", "c", "b"}), 1u);
+  EXPECT_EQ(MostDispensable({"c", "a", "b"}), 0u);
+}
+
+TEST(HttpServer, TheAddressesOfLoopbackAreOneOwnerWhoseOldestConnectionGoesFirst) {
   const auto server = Serve(Echo);
-  RawClient other(*server, "127.0.0.2");
-  other.Send(kWholeRequest);
   std::vector<std::unique_ptr<RawClient>> many;
-  for (size_t i = 0; i < 4 * kMaxHttpConnections; ++i) {
-    many.push_back(std::make_unique<RawClient>(*server));
-    many.back()->Send(kHalfRequest);
+  for (size_t i = 0; i + 1 < kMaxHttpConnections; ++i) {
+    many.push_back(std::make_unique<RawClient>(*server, "127.0.0." + std::to_string(i + 2)));
   }
-  many[3 * kMaxHttpConnections - 2]->WaitUntilClosed();
-  EXPECT_FALSE(other.IsClosed());
+  // It has the lowest address.
+  RawClient scraper(*server);
+  RawClient next(*server, "127.0.0.200");
+  many.front()->WaitUntilClosed();
+  scraper.Send(kWholeRequest);
+  EXPECT_FALSE(scraper.IsClosed());
+  EXPECT_FALSE(many[1]->IsClosed());
+}
+
+TEST(HttpServer, OwnersAreAddressesOfTheOldFamilyAndNetworksOfTheNew) {
+  const auto owner = [](const char* text) { return HttpOwnerOf(text); };
+  EXPECT_EQ(owner("127.0.0.1"), owner("127.9.9.9"));
+  EXPECT_EQ(owner("127.0.0.1"), owner("::1"));
+  EXPECT_EQ(owner("::ffff:192.0.2.1"), owner("192.0.2.1"));
+  EXPECT_NE(owner("192.0.2.1"), owner("192.0.2.2"));
+  EXPECT_EQ(owner("2001:db8:1:2::1"), owner("2001:db8:1:2:ffff::2"));
+  EXPECT_NE(owner("2001:db8:1:2::1"), owner("2001:db8:1:3::1"));
 }
 
 TEST(HttpServer, ARequestIsWaitedForLessLongOnceItHasBegun) {
