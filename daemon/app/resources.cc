@@ -34,6 +34,7 @@ void EndForLostDevice(Log* log, const std::string& error) {
   // Nothing of the context can be used any more, not even to take it down in order. Blocks on disk
   // survive, and are there for the next process.
   log->Error("device.lost", "the GPU's context is broken, ending: {}", error);
+  log->Flush();
   std::_Exit(kExitDeviceLost);
 }
 

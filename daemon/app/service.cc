@@ -113,6 +113,8 @@ int Service::Run() {
   }
   StartHeartbeats();
   const ServerConfig& server = daemon_.config().server;
+  // The reasons for what a reader misses are there before it is told to go on.
+  log_.Flush();
   // For scripts that started it. In the journal the log says so already.
   if (!IsJournal(STDOUT_FILENO)) {
     fmt::print("READY socket={} admin_socket={} pid={}\n", server.socket, server.admin_socket,
@@ -124,6 +126,7 @@ int Service::Run() {
   daemon_.WatchForDisk([this] { OnDiskBack(); });
   loop_.Run();
   log_.Info("daemon.stopped", "pid {}; {}", ::getpid(), daemon_.WhatStaysKept());
+  log_.Flush();
   // Copies that did not end in time still use the memory that would be destroyed. Blocks on disk
   // are safe at any moment, so that the process may end here.
   if (!daemon_.idle()) std::_Exit(exit_code_);
@@ -187,6 +190,7 @@ void Service::Reload(const Result<Config>& wanted) {
 void Service::Stop(int signal) {
   if (std::exchange(stopping_, true)) {
     log_.Warning("daemon.killed", "second signal ({}): ending at once", signal);
+    log_.Flush();
     std::_Exit(kExitFailure);
   }
   log_.Info("daemon.stopping", "signal {}", signal);

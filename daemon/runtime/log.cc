@@ -2,28 +2,42 @@
 #include "daemon/runtime/log.h"
 
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
+#include <pthread.h>
+#include <spdlog/details/log_msg.h>
+#include <spdlog/pattern_formatter.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <syslog.h>
 #include <systemd/sd-journal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
+#include <system_error>
+#include <thread>
 
 #include "base/clock.h"
+#include "base/units.h"
 
 // The position in this file is not the message's: it would only mislead.
 #define SD_JOURNAL_SUPPRESS_LOCATION
 
 namespace kvtier {
 namespace {
+
+// Some thousand lines: what a reader misses while it restarts.
+constexpr size_t kMaxQueuedBytes = 1 * kMiB;
+// A reader that takes nothing for so long must not hold up the end.
+constexpr auto kFlushPatience = std::chrono::seconds(1);
 
 spdlog::level::level_enum SpdlogLevel(LogLevel level) {
   switch (level) {
@@ -49,6 +63,18 @@ std::string Flattened(std::string_view text) {
   return line;
 }
 
+// Without stdio, whose lock the end of the process could wait for.
+void WriteToStandardError(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t taken = ::write(STDERR_FILENO, text.data(), text.size());
+    if (taken >= 0) {
+      text.remove_prefix(static_cast<size_t>(taken));
+    } else if (errno != EINTR) {
+      return;
+    }
+  }
+}
+
 }  // namespace
 
 struct Log::Impl {
@@ -59,21 +85,30 @@ struct Log::Impl {
     int lines = 0;
     int left_out = 0;
   };
+  struct Line {
+    LogLevel level;
+    std::string id;
+    std::string text;
+    spdlog::log_clock::time_point time;
+
+    [[nodiscard]] size_t bytes() const { return sizeof(Line) + id.size() + text.size(); }
+  };
 
   explicit Impl(const LogConfig& config)
       : json(config.format == LogFormat::kJson),
         journal(config.format == LogFormat::kJournal ||
                 (config.format == LogFormat::kAuto && IsJournal(STDERR_FILENO))),
-        logger("kvtierd", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
-    logger.set_level(SpdlogLevel(config.level));
-    logger.set_pattern(json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})"
-                            : "%Y-%m-%d %H:%M:%S.%e%z %L %v");
-  }
+        level(config.level),
+        formatter(json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})"
+                       : "%Y-%m-%d %H:%M:%S.%e%z %L %v") {}
 
   // How many lines of this id were left out before this one; -1 if this one is to be.
   int Admit(std::string_view id) {
+    if (queued_bytes > kMaxQueuedBytes) {
+      ++without_room;
+      return -1;
+    }
     const int64_t second = clock.MonotonicMs() / 1000;
-    const std::lock_guard lock(mutex);
     Rate& rate = rates[std::string(id)];
     if (rate.second != second) rate = {second, 0, rate.left_out};
     if (rate.lines == kMaxLinesPerSecond) {
@@ -84,42 +119,100 @@ struct Log::Impl {
     return std::exchange(rate.left_out, 0);
   }
 
-  void WriteLine(LogLevel level, std::string_view id, std::string_view message) {
-    const std::string line = Flattened(message);
+  void Queue(LogLevel line_level, std::string_view id, std::string_view message) {
+    Line line{line_level, std::string(id), Flattened(message), spdlog::log_clock::now()};
+    if (!has_thread) return WriteLine(line);
+    queued_bytes += line.bytes();
+    lines.push_back(std::move(line));
+    wake.notify_one();
+  }
+
+  // The thread's: writes lines until the end. The lock is not held while it writes.
+  void Work() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      wake.wait(lock, [this] { return ended || !lines.empty(); });
+      if (lines.empty()) return;
+      const Line& line = lines.front();
+      lock.unlock();
+      WriteLine(line);
+      lock.lock();
+      queued_bytes -= line.bytes();
+      lines.pop_front();
+      if (!lines.empty()) continue;
+      if (const uint64_t missed = std::exchange(without_room, 0); missed > 0) {
+        Queue(LogLevel::kWarning, "log.left_out",
+              fmt::format("{} lines were left out, since the log was not taken in time", missed));
+        continue;
+      }
+      written.notify_all();
+    }
+  }
+
+  void WriteLine(const Line& line) {
     // A journal that cannot be reached must not cost the message: it goes to standard error
     // instead.
-    if (journal && SendToJournal(JournalFields(level, id, line))) return;
-    if (json) {
-      logger.log(SpdlogLevel(level), R"("id":"{}","message":{})", id,
-                 boost::json::serialize(boost::json::value(line)));
-    } else {
-      logger.log(SpdlogLevel(level), "{}: {}", id, line);
-    }
+    if (journal && SendToJournal(JournalFields(line.level, line.id, line.text))) return;
+    const std::string text =
+        json ? fmt::format(R"("id":"{}","message":{})", line.id,
+                           boost::json::serialize(boost::json::value(line.text)))
+             : fmt::format("{}: {}", line.id, line.text);
+    spdlog::memory_buf_t bytes;
+    formatter.format({line.time, {}, "kvtierd", SpdlogLevel(line.level), text}, bytes);
+    WriteToStandardError({bytes.data(), bytes.size()});
   }
 
   const bool json;
   const bool journal;
-  spdlog::logger logger;
+  std::atomic<LogLevel> level;
+  spdlog::pattern_formatter formatter;  // the writer's
   SystemClock clock;
-  std::mutex mutex;
+  std::mutex mutex;  // for all below
+  std::condition_variable wake, written;
   std::map<std::string, Rate> rates;
+  std::deque<Line> lines;
+  size_t queued_bytes = 0;
+  uint64_t without_room = 0;
+  bool has_thread = false;
+  bool ended = false;
 };
 
-Log::Log(const LogConfig& config) : impl_(std::make_unique<Impl>(config)) {}
-Log::~Log() = default;
+Log::Log(const LogConfig& config) : impl_(std::make_shared<Impl>(config)) {
+  try {
+    std::thread thread([impl = impl_] { impl->Work(); });
+    pthread_setname_np(thread.native_handle(), "kvt-log");
+    thread.detach();
+    impl_->has_thread = true;
+  } catch (const std::system_error&) {
+    // Where no thread can be had, no daemon starts, and the caller's thread says why.
+  }
+}
 
-bool Log::Enabled(LogLevel level) const { return impl_->logger.should_log(SpdlogLevel(level)); }
+Log::~Log() {
+  Flush();
+  const std::lock_guard lock(impl_->mutex);
+  impl_->ended = true;
+  impl_->wake.notify_one();
+}
 
-void Log::SetLevel(LogLevel level) { impl_->logger.set_level(SpdlogLevel(level)); }
+bool Log::Enabled(LogLevel level) const { return level >= impl_->level; }
+
+void Log::SetLevel(LogLevel level) { impl_->level = level; }
+
+void Log::Flush() {
+  std::unique_lock lock(impl_->mutex);
+  impl_->written.wait_for(lock, kFlushPatience, [this] { return impl_->lines.empty(); });
+}
 
 void Log::Write(LogLevel level, std::string_view id, std::string_view message) {
   if (!Enabled(level)) return;
+  const std::lock_guard lock(impl_->mutex);
   const int left_out = impl_->Admit(id);
   if (left_out < 0) return;
   if (left_out > 0) {
-    impl_->WriteLine(level, id, fmt::format("({} more such messages were left out)", left_out));
+    impl_->Queue(level, id, fmt::format("({} more such messages were left out)", left_out));
   }
-  impl_->WriteLine(level, id, message);
+  impl_->Queue(level, id, message);
 }
 
 namespace {

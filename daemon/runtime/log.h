@@ -18,11 +18,13 @@
 
 namespace kvtier {
 
-// Any thread may call any method. A message is written before the call returns, so that the last
-// lines before a crash are there; a slow reader of standard error therefore slows its writer.
+// Any thread may call any method. A thread of the log's own writes the lines, in their order, since
+// the reader of standard error, the journal or a file's disk may hang. Lines that find no room
+// meanwhile are counted, and the count is the next line.
 class Log {
  public:
   explicit Log(const LogConfig& config);
+  // Flushes.
   ~Log();
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
@@ -51,6 +53,9 @@ class Log {
   [[nodiscard]] bool Enabled(LogLevel level) const;
   // For a reload. Takes effect with the next message.
   void SetLevel(LogLevel level);
+  // Waits until all lines are written, for a second at most: before an end of the process that
+  // destroys nothing, and before others are told that the log has something.
+  void Flush();
 
  private:
   struct Impl;
@@ -58,7 +63,8 @@ class Log {
   // that does the same wrong thing for ever must not fill the disk.
   void Write(LogLevel level, std::string_view id, std::string_view message);
 
-  const std::unique_ptr<Impl> impl_;
+  // Shared with the thread, which may hang for longer than this object lives.
+  const std::shared_ptr<Impl> impl_;
 };
 
 // Lines per id and second: enough to see what happens, little enough for a disk at any load.

@@ -148,7 +148,7 @@ TEST_F(KeptHostTest, AKeeperThatIsKilledIsReplacedAndTheBlocksSurviveTheDaemon) 
   ::kill(first, SIGKILL);
   while (KeeperPid() == first || KeeperPid() == 0) {
   }
-  EXPECT_TRUE(LogHas("keeper.lost"));
+  EXPECT_TRUE(Eventually([this] { return LogHas("keeper.lost"); }));
   daemon().Kill();
   ASSERT_TRUE(daemon().Restart());
   (void)Admin("settle");

@@ -165,7 +165,7 @@ TEST_F(KeptPoolsTest, ACapBelowThePoolBeginsEmptyAndSaysSo) {
   daemon().Kill();
   Start({}, {.pool_blocks = 2 * kPrompts * kBlocks - 8, .host_blocks = 12, .disk_blocks = 0});
   EXPECT_EQ(Adoption(), "size_changed");
-  EXPECT_NE(Log().find("pool.not_adopted"), std::string::npos);
+  EXPECT_TRUE(Eventually([this] { return Log().find("pool.not_adopted") != std::string::npos; }));
   ExpectNothingThere();
 }
 

@@ -176,7 +176,7 @@ class DrivesTest(DaemonTestCase):
         # It looks at the directories, too.
         with contextlib.suppress(kvtier.KvtierError):
             self.daemon.admin("verify")
-        self.assertIn("disk.drive_failed", self.daemon.log)
+        self.wait_for_log("disk.drive_failed")
         self.assertTrue(self.disk()["degraded"])
         self.store(2, fill=40)
         self.assertEqual(self.states(), {"a": "serving", "b": "failed"})

@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <fstream>
 #include <iostream>
 #include <sstream>
+#include <thread>
 
 #include "base/bytes.h"
 #include "base/digest.h"
@@ -36,6 +38,15 @@ std::vector<std::string> SettingsOf(const TierSizes& sizes) {
     settings.push_back(fmt::format("disk.bytes={}B", TierBytes(sizes.disk_blocks)));
   }
   return settings;
+}
+
+bool Eventually(const std::function<bool()>& holds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
 }
 
 void DaemonTest::SetUp() {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +45,9 @@ inline constexpr int kTestMaxWaitMs = 4000;
 // Settings that give a daemon tiers of these sizes.
 [[nodiscard]] std::vector<std::string> SettingsOf(const TierSizes& sizes);
 
+// Asks again until it holds. A test that is wrong takes a minute to say so.
+[[nodiscard]] bool Eventually(const std::function<bool()>& holds);
+
 class DaemonTest : public testing::Test {
  protected:
   void SetUp() override;
@@ -70,7 +74,7 @@ class DaemonTest : public testing::Test {
   // Where the daemon's web pages are, for example "http://127.0.0.1:43210/". REQUIRES: started with
   // kMetricsSetting.
   [[nodiscard]] std::string MetricsUrl();
-  // The log of all daemons of this directory.
+  // The log of all daemons of this directory. A line may come a moment after its cause.
   [[nodiscard]] std::string Log();
   // The reply of an admin operation.
   [[nodiscard]] boost::json::value Admin(const std::string& operation);

@@ -1,22 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/integration/harness/two_hosts_test.h"
 
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "tools/support/admin.h"
 
 namespace kvtier {
-
-bool Eventually(const std::function<bool()>& holds) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return true;
-}
 
 std::vector<std::string> TwoHostsTest::Settings() const {
   std::vector<std::string> settings = StoreSettings();

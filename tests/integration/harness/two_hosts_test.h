@@ -2,7 +2,6 @@
 // The base of tests of two daemons that share nothing but a store.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,9 +9,6 @@
 #include "tests/integration/harness/daemon_test.h"
 
 namespace kvtier {
-
-// Asks again until it holds. A test that is wrong takes a minute to say so.
-[[nodiscard]] bool Eventually(const std::function<bool()>& holds);
 
 class TwoHostsTest : public DaemonTest {
  protected:

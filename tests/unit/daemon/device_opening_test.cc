@@ -42,6 +42,7 @@ class DeviceOpeningTest : public ::testing::Test {
                                            .memory = memory_,
                                            .kept_bytes = kept_bytes_,
                                            .patience = patience_});
+    opening.writer->Flush();
     opening.log = testing::internal::GetCapturedStderr();
     return opening;
   }

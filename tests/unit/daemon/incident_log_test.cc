@@ -23,6 +23,10 @@ class IncidentLogTest : public testing::Test {
     loop_.RunUntil([&] { return over; });
     incidents->Write({.kind = IncidentKind::kWritesResumed});
   }
+  [[nodiscard]] std::string Written() {
+    log_.Flush();
+    return testing::internal::GetCapturedStderr();
+  }
   static constexpr int64_t kPeriodMs = 20;
 
   EventLoop loop_;
@@ -38,7 +42,7 @@ TEST_F(IncidentLogTest, NamesFilePlaceReasonTenantAndModel) {
                     .reason = "checksum_mismatch",
                     .place = SlotPlace{1, 9437184},
                     .whose = whose});
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(Written(),
               HasSubstr("W disk.damaged: /mnt/b/blocks.kvt at 9437184: checksum_mismatch (tenant "
                         "acme, model ab00"));
 }
@@ -47,7 +51,7 @@ TEST_F(IncidentLogTest, EachKindHasALineWithAnIdOfItsOwn) {
   for (int kind = 0; kind < kIncidentKindCount; ++kind) {
     incidents_.Write({.kind = static_cast<IncidentKind>(kind), .reason = "because"});
   }
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = Written();
   for (const char* id :
        {"disk.damaged", "disk.read_failed", "disk.write_failed", "disk.index_failed",
         "disk.header_kept", "disk.writes_paused", "disk.writes_resumed", "disk.budget_spent",
@@ -63,7 +67,7 @@ TEST_F(IncidentLogTest, ManyOfAKindCostAFewLinesAndOneThatCountsTheRest) {
     incidents_.Write({.kind = IncidentKind::kReadFailed, .reason = "read " + std::to_string(i)});
   }
   WaitForSummary(&incidents_);
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = Written();
   EXPECT_THAT(text, HasSubstr("disk.read_failed: read 9;"));
   EXPECT_THAT(text, Not(HasSubstr("read 10;")));
   EXPECT_THAT(text, HasSubstr("disk.read_failed: 990 more within"));
@@ -73,7 +77,7 @@ TEST_F(IncidentLogTest, ALaterPeriodHasLinesAgain) {
   for (int i = 0; i < 100; ++i) incidents_.Write({.kind = IncidentKind::kIndexFailed});
   WaitForSummary(&incidents_);
   incidents_.Write({.kind = IncidentKind::kIndexFailed, .reason = "later"});
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("disk.index_failed: later"));
+  EXPECT_THAT(Written(), HasSubstr("disk.index_failed: later"));
 }
 
 }  // namespace

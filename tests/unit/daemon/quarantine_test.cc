@@ -50,6 +50,7 @@ TEST_F(QuarantineTest, SaysOfAProcessThatLivesOnThatItsBlocksStayOutOfUse) {
   bool over = false;
   later.Start(1100, [&] { over = true; });
   loop_.RunUntil([&] { return over; });
+  log.Flush();
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_NE(text.find(fmt::format("session.warned: process {} ", lives.peer().pid)),
             std::string::npos)
@@ -71,6 +72,7 @@ TEST_F(QuarantineTest, ASessionThatHasGivenAllBackSinceIsNeitherCountedNorWarned
   bool over = false;
   later.Start(1100, [&] { over = true; });
   loop_.RunUntil([&] { return over; });
+  log.Flush();
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
