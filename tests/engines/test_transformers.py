@@ -254,6 +254,28 @@ class IdentityTest(KvtierTestCase):
         model.model.disable_adapters = False
         self.assertEqual(cache.store(answer), 0)
 
+    def test_nothing_is_stored_of_a_pass_that_computed_otherwise_than_the_model_does(self):
+        model, prompt = llama(seed=25), prompt_of()
+        value, norm = model.model.layers[1].self_attn.v_proj, model.model.norm
+
+        for change in (
+            lambda: value.register_forward_hook(lambda module, args, output: output * 1.5),
+            lambda: mock.patch.object(value, "forward", lambda states: states[..., :32]),
+            lambda: mock.patch.object(norm, "training", True),
+            lambda: torch.autocast(DEVICE.type, dtype=torch.bfloat16),
+        ):
+            cache = self.cache(model, prompt)
+            with change():
+                answer = generate(model, prompt, cache)
+            self.assertEqual(cache.store(answer), 0)
+            self.expect_miss(model, prompt)
+
+    def test_a_configuration_that_changes_makes_another_model(self):
+        model, prompt = llama(seed=26), prompt_of()
+        self.check(model, prompt)
+        model.set_attn_implementation("eager")
+        self.expect_miss(model, prompt)
+
     def test_the_same_files_at_another_path_are_the_same_weights(self):
         prompt = prompt_of()
         for name, seed, outcome in (
@@ -351,7 +373,9 @@ class RefusalTest(KvtierTestCase):
             with change():
                 self.assertEqual(self.cache(model, prompt).outcome, Outcome.RESTORED)
         compiled = torch.compile(model, backend="eager")
-        self.assertEqual(self.cache(compiled, prompt).outcome, Outcome.MISS)
+        cache = self.cache(compiled, prompt)
+        compiled(prompt, past_key_values=cache)
+        self.assertEqual((cache.outcome, cache.store()), (Outcome.MISS, PROMPT_TOKENS // BLOCK_TOKENS))
         with mock.patch.object(layer.mlp, "forward", torch.compile(steered, backend="eager")):
             self.assertEqual(self.cache(model, prompt).outcome, Outcome.UNSUPPORTED)
         model(prompt, output_hidden_states=True)  # for which transformers leaves hooks

@@ -21,7 +21,7 @@ from ..hashing import PromptIdentity, hash_blocks
 from ..model import ModelRecord
 from ..types import Retention
 from . import transfer
-from .identity import check_that_weights_tell_all, logger, model_record, weights_version
+from .identity import configuration_of, logger, model_record, weights_version
 from .layers import (
     Group,
     StatePart,
@@ -182,7 +182,7 @@ class KvtierCache(DynamicCache):
         Raises ValueError if the output does not begin with the prompt.
         """
         self._stored = True
-        self._look_at_weights()
+        self._look_at_model()
         if self._model is None or self._settings is None:
             return 0
         tokens = self._tokens if output is None else self._continued(output)
@@ -311,21 +311,28 @@ class KvtierCache(DynamicCache):
         if layer == self._first_layer and self._last_layer != layer:
             position = self.get_seq_length()
             if position != self._begun_at + 1:
-                # Weights are not looked at between tokens that are generated one by one.
-                self._look_at_weights()
+                # It is not looked at between tokens that are generated one by one.
+                self._look_at_model()
             self._begun_at = position
             self._checkpoint()
         self._last_layer = layer
 
-    def _look_at_weights(self) -> None:
+    @torch.compiler.disable
+    def _look_at_model(self) -> None:
         """Stores nothing of a model that has become another one since its record was made, for a while
-        at least, as within `disable_adapter`."""
+        at least, as within `disable_adapter` or with hooks that a call of `generate` brings."""
         model = self._computed_by()
         if self._model is None or model is None:
             return
-        if weights_version(model) != self._model.version[0]:
-            logger.warning("kvtier: nothing is stored, since the model has other weights by now")
-            self._model = None
+        self._opaque |= _opaque_tokens(model)
+        reason = "the model has other weights by now"
+        try:
+            if weights_version(model) == self._model.version[0]:
+                return
+        except UnsupportedModelError as error:
+            reason = str(error)
+        logger.warning("kvtier: nothing is stored: %s", reason)
+        self._model = None
 
     def _compute_checkpoints(self, model: Any, last_token: int) -> None:
         """Computes a prompt of a model with states up to the last position that can be restored,
@@ -490,29 +497,29 @@ def _runs(depths: list[int]) -> Iterator[tuple[int, int, int]]:
 
 def _know(model: Any, settings: _Settings, identity: str, tokens: list[int]) -> _KnownModel:
     """All facts about a model, found out once. Raises UnsupportedModelError."""
-    if model.training:
-        # Asked each time, since the mode changes without the weights, and dropout would be stored.
-        raise UnsupportedModelError("it is in training mode")
-    check_that_weights_tell_all(model)
-    version = (weights_version(model), settings.block_tokens, settings.state_tokens, identity)
-    refused_version, reason = _refused_models.get(model, (None, ""))
-    if refused_version == version:
-        raise UnsupportedModelError(reason)
-    known = _known_models.get(model)
-    if known is None or known.version != version:
-        try:
+    sizes = (settings.block_tokens, settings.state_tokens)
+    try:
+        version = (weights_version(model), configuration_of(model), *sizes, identity)
+        refused_version, reason = _refused_models.get(model, (None, ""))
+        if refused_version == version:
+            raise UnsupportedModelError(reason)
+        known = _known_models.get(model)
+        if known is None or known.version != version:
             has_changed = known is not None and known.version[0] != version[0]
             has_changed = has_changed or (known is not None and known.has_changed)
-            known = _try_model(model, settings, identity, tokens, version, has_changed)
-        except UnsupportedModelError as error:
-            _refused_models[model] = (version, str(error))
-            raise
-        except Exception as error:
-            # Models may have code of their own; this one may still generate by itself. It is tried
-            # again, since this may also be for want of memory.
-            raise UnsupportedModelError(f"trying it failed: {error!r}") from error
-        _known_models[model] = known
-    return known
+            try:
+                known = _try_model(model, settings, identity, tokens, version, has_changed)
+            except UnsupportedModelError as error:
+                _refused_models[model] = (version, str(error))
+                raise
+            _known_models[model] = known
+        return known
+    except UnsupportedModelError:
+        raise
+    except Exception as error:
+        # Models may have code of their own; this one may still generate by itself. It is tried
+        # again, since this may also be for want of memory.
+        raise UnsupportedModelError(f"trying it failed: {error!r}") from error
 
 
 def _try_model(

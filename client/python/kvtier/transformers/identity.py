@@ -45,7 +45,9 @@ _LONG_PASS_BYTES = 4 << 30
 
 def weights_version(model: Any) -> tuple[Any, ...]:
     """Changes when a tensor of the model is replaced or written: torch counts most writes, and a sample
-    of each tensor shows those that it does not count."""
+    of each tensor shows those that it does not count. Raises UnsupportedModelError for a model that
+    computes other KV now than its weights and its class say."""
+    _check_that_weights_tell_all(model)
     tensors = dict(_tensors(model))
     counts = tuple(
         (name, id(tensor), tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
@@ -55,15 +57,27 @@ def weights_version(model: Any) -> tuple[Any, ...]:
     return (counts, looked_at, _adapters(model))
 
 
-def check_that_weights_tell_all(model: Any) -> None:
+def configuration_of(model: Any) -> dict[str, str]:
+    """The facts of a model's record that its configuration tells."""
+    config = model.config
+    attention = str(getattr(config, "_attn_implementation", ""))
+    return {"model_config": config_digest(config.to_dict()), "attention": attention}
+
+
+def _check_that_weights_tell_all(model: Any) -> None:
     """Raises UnsupportedModelError for a model that computes other KV than its weights and its class
-    say, by hooks or by functions in the place of a layer's own, or whose weights cannot be read."""
+    say, by dropout, autocast, hooks or functions in the place of a layer's own, or whose weights
+    cannot be read."""
     every = torch.nn.modules.module
     if every._global_forward_hooks or every._global_forward_pre_hooks:
         raise UnsupportedModelError("torch has hooks for the layers of all models")
     if any(tensor.is_meta for _, tensor in _tensors(model)):
         raise UnsupportedModelError("weights that are offloaded do not tell it from others")
+    if torch.is_autocast_enabled(model.device.type):
+        raise UnsupportedModelError("autocast changes the types that it computes in")
     for name, module in model.named_modules():
+        if module.training:
+            raise UnsupportedModelError(f"{name or 'the model'} is in training mode")
         hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
         if any(getattr(hook, "__module__", "") != _RECORDING_HOOKS for hook in hooks):
             raise UnsupportedModelError(f"{name or 'the model'} has forward hooks")
@@ -89,8 +103,7 @@ def model_record(
     facts = {
         "engine": "transformers " + ".".join(transformers.__version__.split(".")[:2]),
         "class": type(model).__name__,
-        "model_config": config_digest(config.to_dict()),
-        "attention": str(getattr(config, "_attn_implementation", "")),
+        **configuration_of(model),
         "files": files or commit,
         "adapters": _adapters(model),
         "layers": digest([[group.layers, [part.kind for part in group.parts]] for group in groups]),
