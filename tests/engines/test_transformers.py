@@ -276,6 +276,16 @@ class IdentityTest(KvtierTestCase):
         model.set_attn_implementation("eager")
         self.expect_miss(model, prompt)
 
+    def test_an_adapter_with_another_scale_is_another_model(self):
+        model, prompt = llama(seed=27), prompt_of()
+        layer = model.model.layers[1].self_attn.v_proj
+        layer.disable_adapters, layer.scaling = False, {"default": 1.0}  # as a layer of PEFT
+        self.check(model, prompt)
+        layer.scaling["default"] = 30.0
+        self.expect_miss(model, prompt)
+        layer.scaling["default"] = 1.0
+        self.assertEqual(self.cache(model, prompt).outcome, Outcome.RESTORED)
+
     def test_the_same_files_at_another_path_are_the_same_weights(self):
         prompt = prompt_of()
         for name, seed, outcome in (
@@ -375,7 +385,7 @@ class RefusalTest(KvtierTestCase):
         compiled = torch.compile(model, backend="eager")
         cache = self.cache(compiled, prompt)
         compiled(prompt, past_key_values=cache)
-        self.assertEqual((cache.outcome, cache.store()), (Outcome.MISS, PROMPT_TOKENS // BLOCK_TOKENS))
+        self.assertEqual((cache.outcome, cache.store()), (Outcome.MISS, 18))
         with mock.patch.object(layer.mlp, "forward", torch.compile(steered, backend="eager")):
             self.assertEqual(self.cache(model, prompt).outcome, Outcome.UNSUPPORTED)
         model(prompt, output_hidden_states=True)  # for which transformers leaves hooks

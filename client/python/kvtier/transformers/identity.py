@@ -182,13 +182,24 @@ def _weights_digest(model: Any, whole: bool) -> str:
 
 
 def _adapters(model: Any) -> str:
-    """Adapters (PEFT) and which of them are in use; their weights are among the model's."""
+    """Adapters (PEFT), which of them are in use, and numbers of their layers that neither weights nor
+    configuration tell, such as a scale that was set; their weights are among the model's."""
     configured = getattr(model, "peft_config", None) or {}
     switches = [
-        (name, str(getattr(module, "active_adapters", "")), str(module.disable_adapters))
+        (name, str(getattr(module, "active_adapters", "")), module.disable_adapters, _numbers(module))
         for name, module in model.named_modules()
         if isinstance(getattr(module, "disable_adapters", None), bool)
     ]
     if not configured and not switches:
         return "none"
     return digest([sorted((name, str(one)) for name, one in configured.items()), switches])
+
+
+def _numbers(module: Any) -> dict[str, Any]:
+    """The attributes of a module that are numbers, or dictionaries of numbers by adapter."""
+    found = {}
+    for name, value in vars(module).items():
+        parts = value.values() if isinstance(value, dict) else [value]
+        if not name.startswith("_") and all(isinstance(one, (int, float)) for one in parts):
+            found[name] = value
+    return found
