@@ -189,6 +189,36 @@ class RefusalTest(KvtierTestCase):
         with self.assertRaisesRegex(ValueError, "does not begin"):
             cache.store(prompt_of())
 
+    def test_an_answer_that_was_rewritten_after_its_store_is_an_error(self):
+        # As by a chat template that leaves out what a model has thought.
+        model, prompt = llama(), prompt_of()
+        cache = self.cache(model, prompt)
+        answer = generate(model, prompt, cache, max_new_tokens=64)
+        cache.store(answer)
+        rewritten = torch.cat([prompt, answer[:, 332:], prompt_of(100)], dim=1)
+        output = generate(model, rewritten, cache)
+        with self.assertRaisesRegex(ValueError, "does not begin"):
+            cache.store(output)
+        cache.store()
+        self.assertEqual(self.check(model, output)[0].restored_tokens, 288)
+
+    def test_tokens_in_the_place_of_others_that_were_cropped_are_stored_as_what_they_are(self):
+        for kept in (200, 320):
+            model, prompt = llama(), prompt_of()
+            cache = self.cache(model, prompt)
+            answer = generate(model, prompt, cache, max_new_tokens=64)
+            cache.store(answer)
+            cache.crop(kept - cache.get_seq_length())
+            other = torch.cat([answer[:, :kept], prompt_of(100)], dim=1)
+            output = generate(model, other, cache)
+            cache.store()
+            self.assertEqual(self.check(model, answer)[0].restored_tokens, 352)
+            cache.store(output)
+            following = torch.cat([output, prompt_of(20)], dim=1)
+            self.check(model, following)
+            cache.reset()
+            cache.store(generate(model, prompt_of(), cache))
+
     def test_assisted_decoding_is_an_error_and_stores_nothing(self):
         """transformers takes drafts for tokens of the prompt if a cache is not empty."""
         model, prompt = llama(), prompt_of(60).repeat(1, 5)

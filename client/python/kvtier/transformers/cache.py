@@ -98,7 +98,8 @@ class KvtierCache(DynamicCache):
     def __init__(self, config: Any, tokens: Sequence[int] = ()) -> None:
         """An empty cache that stores nothing; `for_model` makes others."""
         super().__init__(config=config)
-        self._tokens = list(tokens)
+        self._tokens = list(tokens)  # that the layers hold, and before the first store the prompt
+        self._prompt_tokens = len(self._tokens)
         self._settings: _Settings | None = None
         self._model: _KnownModel | None = None
         self._computed_by: Callable[[], Any] = lambda: None  # the model, as long as it lives
@@ -179,7 +180,8 @@ class KvtierCache(DynamicCache):
         sequence. Returns how many blocks the daemon took or had; 0 without a daemon, and if the
         model's weights or adapters are others than when this cache was made.
 
-        Raises ValueError if the output does not begin with the prompt.
+        Raises ValueError if the output does not begin with the prompt or, after a store, with all tokens
+        that were computed by then and not cropped since.
         """
         self._stored = True
         self._look_at_model()
@@ -251,10 +253,14 @@ class KvtierCache(DynamicCache):
     def crop(self, *args: Any, **kwargs: Any) -> None:
         if self.restored_tokens and not _SAYS_THAT_IT_DRAFTS:
             self._model = None  # nothing is stored: these may be drafts, as above
+        before = self.get_seq_length()
         super().crop(*args, **kwargs)
+        if self.get_seq_length() < before:
+            del self._tokens[self.get_seq_length() :]
 
     def reset(self) -> None:
         super().reset()
+        self._tokens.clear()
         self._checkpoints.clear()
         self._last_layer = None
 
@@ -358,7 +364,7 @@ class KvtierCache(DynamicCache):
         position = self.get_seq_length()
         if position % self._settings.state_tokens or position in (0, self.restored_tokens):
             return
-        for old in [one for one in self._checkpoints if len(self._tokens) <= one < position]:
+        for old in [one for one in self._checkpoints if self._prompt_tokens <= one < position]:
             del self._checkpoints[old]
         self._checkpoints[position] = {part: part.of(self.layers).clone() for part in self._parts}
 
@@ -438,8 +444,9 @@ class KvtierCache(DynamicCache):
         """The tokens of what `generate` returned."""
         sequences = getattr(output, "sequences", output)
         tokens, _ = _tokens_of(sequences)
-        if tokens[: len(self._tokens)] != self._tokens:
-            raise ValueError("the output does not begin with the prompt of this cache")
+        if tokens[: len(self._tokens)] != self._tokens[: len(tokens)]:
+            raise ValueError("the output does not begin with the tokens of this cache")
+        self._tokens = max(self._tokens, tokens[: self.get_seq_length()], key=len)
         return tokens
 
 
