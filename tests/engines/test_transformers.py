@@ -24,6 +24,7 @@ from transformers_case import (
     prompt_of,
 )
 
+import kvtier
 from kvtier import HitRule, KvGroup
 from kvtier.transformers import Outcome, transfer
 from kvtier.transformers.layers import Group
@@ -94,6 +95,39 @@ class ReuseTest(KvtierTestCase):
                         self.assertLess(stored, 20)
                     prompt = torch.cat([output, prompt_of(20)], dim=1)
                 self.check(model, prompt)
+
+    def test_an_answer_that_is_generated_anew_is_stored_again(self):
+        model, prompt = llama(seed=30), prompt_of()
+        cache = self.cache(model, prompt)
+        cache.store(generate(model, prompt, cache, max_new_tokens=64))
+        for tokens in (64, 120):
+            cache.crop(PROMPT_TOKENS - cache.get_seq_length())
+            torch.manual_seed(tokens)
+            more = {"max_new_tokens": tokens, "do_sample": True, "temperature": 5.0}
+            answer = generate(model, prompt, cache, **more)
+            self.assertGreater(cache.store(answer), 3)
+            following = torch.cat([answer, prompt_of(20)], dim=1)
+            restored = self.cache(model, following).restored_tokens
+            self.assertEqual(restored, restorable("llama", answer.shape[1]))
+
+    def test_blocks_that_the_daemon_has_lost_are_stored_again(self):
+        for name, begun in itertools.product(MODELS, (False, True)):
+            with self.subTest(f"{name}, {begun}"):
+                model, prompt = model_of(name), prompt_of(330)
+                if begun:
+                    self.check(model, prompt)
+                cache = self.cache(model, prompt)
+                self.assertEqual(cache.restored_tokens > 0, begun)
+                answer = generate(model, prompt, cache)
+                cache.store(answer)
+                erase = {"op": "erase", "tenant": "default", "without_proof": True}
+                kvtier.admin(erase, self.daemon.admin_socket)
+                following = torch.cat([answer, prompt_of(8)], dim=1)
+                answer = generate(model, following, cache, max_new_tokens=4)
+                self.assertGreater(cache.store(answer), 0)
+                following = torch.cat([answer, prompt_of(20)], dim=1)
+                cache, _ = self.check(model, following)
+                self.assertEqual(cache.restored_tokens, restorable(name, answer.shape[1]))
 
     def test_short_and_odd_prompts(self):
         for name, tokens in itertools.product(MODELS, (1, 16, 17, WINDOW, 65, 128)):
@@ -196,6 +230,8 @@ class FailureTest(KvtierTestCase):
                 self.daemon.start()
                 cache, _ = self.check(model, prompt)
                 self.assertLess(cache.restored_tokens, restorable(name, PROMPT_TOKENS))
+                cache, _ = self.check(model, prompt)
+                self.assertEqual(cache.restored_tokens, restorable(name, PROMPT_TOKENS))
 
     def run_process(self, prompt):
         command = [sys.executable, str(HERE / "cached_model.py"), self.daemon.socket]

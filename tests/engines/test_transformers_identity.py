@@ -217,7 +217,7 @@ class RefusalTest(KvtierTestCase):
             following = torch.cat([output, prompt_of(20)], dim=1)
             self.check(model, following)
             cache.reset()
-            cache.store(generate(model, prompt_of(), cache))
+            self.assertEqual(cache.store(generate(model, prompt_of(), cache)), 20)
 
     def test_assisted_decoding_is_an_error_and_stores_nothing(self):
         """transformers takes drafts for tokens of the prompt if a cache is not empty."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer
 
@@ -106,7 +105,6 @@ class KvtierCache(DynamicCache):
         self._begun_at = -2  # the position at which the last pass through the model began
         self._stored = False
         self._opaque: frozenset[int] = frozenset()
-        self._presence: list[transfer.Presence] = []
         self._parts: list[StatePart] = []
         self._checkpoints: dict[int, dict[StatePart, torch.Tensor]] = {}  # by position
         self._first_layer = -1
@@ -281,12 +279,11 @@ class KvtierCache(DynamicCache):
         settings, known = self._settings, self._model
         assert settings is not None and known is not None
         hashes = self._hashes(tokens)
-        self._presence = [np.zeros(len(one), np.uint8) for one in hashes]
         try:
             with Session(settings.socket, known.record, settings.timeout_ms) as session:
-                self._presence = transfer.look_up(session, known.groups, hashes)
+                presence = transfer.look_up(session, known.groups, hashes)
                 restored, memories = transfer.load(
-                    session, known.groups, hashes, self._presence, len(self._tokens) - 1
+                    session, known.groups, hashes, presence, len(self._tokens) - 1
                 )
         except _FAILURES as error:
             logger.warning("kvtier: the prompt is computed: %s", error)
@@ -303,9 +300,6 @@ class KvtierCache(DynamicCache):
             restore_state(self.layers[part.layer], part, memory.state(i)[0].to(part.device))
         for i, (number, device) in enumerate(zip(group.layers, group.devices)):
             keys, values = (one.to(device) for one in memory.attention(i))
-            if group.window:
-                # No more than the layer keeps by itself.
-                keys, values = (one[-min(tokens, group.window - 1) :] for one in (keys, values))
             keys, values = (one.transpose(0, 1).unsqueeze(0) for one in (keys, values))
             restore_attention(self.layers[number], keys, values, tokens)
 
@@ -362,7 +356,7 @@ class KvtierCache(DynamicCache):
         if not self._parts or self._settings is None:
             return
         position = self.get_seq_length()
-        if position % self._settings.state_tokens or position in (0, self.restored_tokens):
+        if position % self._settings.state_tokens or position == 0:
             return
         for old in [one for one in self._checkpoints if self._prompt_tokens <= one < position]:
             del self._checkpoints[old]
@@ -372,37 +366,35 @@ class KvtierCache(DynamicCache):
 
     def _store_groups(self, session: Session, tokens: list[int]) -> int:
         assert self._model is not None and self._settings is not None
+        groups, hashes = self._model.groups, self._hashes(tokens)
         stored = 0
-        for number, (group, hashes) in enumerate(zip(self._model.groups, self._hashes(tokens))):
-            depths = self._new_blocks(group, self._presence[number], len(hashes))
-            # A later call stores only blocks that are new then.
-            known = self._presence[number]
-            presence = np.pad(known, (0, max(0, len(hashes) - len(known))))
+        # The daemon is asked each time, since it may have lost blocks that were stored or loaded.
+        for number, presence in enumerate(transfer.look_up(session, groups, hashes)):
+            group = groups[number]
+            depths = [one for one in self._blocks_here(group, len(presence)) if not presence[one]]
             rows = max(1, _STORE_BYTES // sum(group.piece_bytes()))
             for begin in range(0, len(depths), rows):
                 part = depths[begin : begin + rows]
                 memory = BlockMemory(group, len(part))
                 self._fill_memory(memory, part)
-                done = transfer.store(
-                    session, number, memory, part, hashes, self._settings.retention
+                stored += transfer.store(
+                    session, number, memory, part, hashes[number], self._settings.retention
                 )
-                presence[done] = 1
-                stored += len(done)
-            self._presence[number] = presence
-        begun = len(tokens) % self._settings.block_tokens  # of a block that is not full yet
-        for layer in self.layers:
-            if isinstance(layer, WindowLayer):
-                layer.drop_past(len(tokens) - begun)
+        for group in groups:
+            if group.window:
+                step = group.kv.block_tokens
+                needed = transfer.needed_blocks(group.kv, len(tokens) // step * step)
+                for layer in group.layers:
+                    self.layers[layer].drop_past(needed.start * step)
         return stored
 
-    def _new_blocks(self, group: Group, known: transfer.Presence, count: int) -> list[int]:
-        """The blocks of a group that the daemon did not have and this cache does."""
+    def _blocks_here(self, group: Group, count: int) -> list[int]:
+        """The blocks of a group, of the first so many, that this cache has."""
         step = group.kv.block_tokens
         if group.parts:
             depths = [end // step - 1 for end in sorted(self._checkpoints)]
-        else:
-            depths = list(range(self._first_position(group) // step, count))
-        return [one for one in depths if one < count and (one >= len(known) or not known[one])]
+            return [one for one in depths if one < count]
+        return list(range(self._first_position(group) // step, count))
 
     def _first_position(self, group: Group) -> int:
         """From where on a group's keys and values are here, rounded up to a block."""

@@ -61,6 +61,12 @@ class WindowLayer(DynamicSlidingWindowLayer):
         super().reset()
         self._past = []
 
+    def keep(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Takes all of this as the past, and for the next pass no more of it than the layer keeps."""
+        self._past = [(keys, values)]
+        first = -min(keys.shape[-2], self.sliding_window - 1)
+        self.keys, self.values = keys[:, :, first:], values[:, :, first:]
+
     def past(self) -> tuple[int, torch.Tensor, torch.Tensor] | None:
         """Keys and values of the tokens from a position, which comes first, to the sequence's end;
         None if there are none."""
@@ -74,8 +80,8 @@ class WindowLayer(DynamicSlidingWindowLayer):
         """Forgets everything before a position."""
         if self._past:
             keys, values = self._joined()
-            kept = max(0, self.get_seq_length() - position)
-            keys, values = (one[:, :, one.shape[-2] - kept :].clone() for one in (keys, values))
+            first = max(0, position - self.get_seq_length() + keys.shape[-2])
+            keys, values = (one[:, :, first:].clone() for one in (keys, values))
             self._past = [(keys, values)]
 
     def _joined(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -220,12 +226,13 @@ def _state_groups(parts: list[StatePart], state_tokens: int) -> list[Group]:
 
 def restore_attention(layer: Any, keys: torch.Tensor, values: torch.Tensor, tokens: int) -> None:
     """Gives an empty attention layer its state after `tokens` tokens. keys, values: [1, heads,
-    tokens or fewer, dim]; of windows, the last window - 1 tokens."""
+    tokens, dim]; of windows, the blocks that the last window - 1 tokens are in."""
     DynamicLayer.lazy_initialization(layer, keys, values)
     layer.keys, layer.values = keys, values
-    if isinstance(layer, DynamicSlidingWindowLayer):
+    if isinstance(layer, WindowLayer):
         layer._sliding_window_tensor = layer._sliding_window_tensor.to(keys.device)
         layer.cumulative_length = tokens
+        layer.keep(keys, values)
 
 
 def restore_state(layer: Any, part: StatePart, state: torch.Tensor) -> None:

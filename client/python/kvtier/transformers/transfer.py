@@ -237,10 +237,9 @@ def store(
     depths: Sequence[int],
     hashes: list[bytes],
     retention: Retention,
-) -> list[int]:
+) -> int:
     """Stores the blocks of a memory, which are a sequence's blocks `depths` in the group number so
-    many; returns the depths of those that are cached now. hashes: of all of the sequence's blocks
-    in the group."""
+    many; returns how many are cached now. hashes: of all of the sequence's blocks in the group."""
     # The daemon drops what follows a lost block, which only where all blocks are needed is useless.
     chained = memory.group.kv.hit_rule == HitRule.ALL
     with session.region(memory, number) as region:
@@ -255,5 +254,4 @@ def store(
                 retention=retention,
             )
             transfers.append((transfer, first))
-        failed = set(session.finish(region, transfers))
-    return [depth for position, depth in enumerate(depths) if position not in failed]
+        return len(depths) - len(session.finish(region, transfers))
