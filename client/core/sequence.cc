@@ -449,12 +449,14 @@ std::array<uint64_t, kTierCount> Sequence::TokensByTier() const {
 
 Status Sequence::Check() {
   const Result<LinkPtr> link = attachment_->Live();
-  if (link && !lost_) return (*link)->resumes == resumes_ ? Status() : Resume((*link)->resumes);
+  if (link && !lost_) return (*link)->resumes == resumes_ ? Status() : Resume(**link);
   return tl::unexpected(LostBlocks("the daemon no longer protects this sequence's blocks"));
 }
 
-Status Sequence::Resume(uint64_t resumes) {
-  if (!ready_) EndLoadEarly();
+// A load's own mark says whether it has ended: it may have begun over this link, in the call that
+// resumed the attachment.
+Status Sequence::Resume(const Link& link) {
+  if (!ready_ && (load_.value == 0 || !link.Untagged(load_))) EndLoadEarly();
   const auto is_lost = [this](BlockHandle block) { return IsLost(block); };
   if (std::ranges::any_of(blocks_, is_lost)) {
     lost_ = true;
@@ -466,7 +468,7 @@ Status Sequence::Resume(uint64_t resumes) {
     const size_t full = shared_blocks_ - (partial_committed_ ? 1 : 0);
     TellTokens(*attachment_, tokens_, {0, full, static_cast<uint16_t>(block_tokens())});
   }
-  resumes_ = resumes;
+  resumes_ = link.resumes;
   return {};
 }
 

@@ -98,9 +98,9 @@ class Sequence {
   [[nodiscard]] Status CommitBlocks(size_t first, size_t end,
                                     std::optional<uint16_t> partial_tokens);
   void ReleaseBlocks(std::vector<BlockHandle> blocks) const;
-  // The attachment has been resumed so many times: sees what of this sequence is there again.
+  // The attachment has been resumed over `link`: sees what of this sequence is there again.
   // Errors: kStaleHandle (not all that it needs).
-  [[nodiscard]] Status Resume(uint64_t resumes);
+  [[nodiscard]] Status Resume(const Link& link);
   [[nodiscard]] bool IsLost(BlockHandle block) const {
     return attachment_->OutcomeSince(resumes_, block) == ResumeOutcome::kLost;
   }

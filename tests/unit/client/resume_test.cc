@@ -96,6 +96,34 @@ TEST_F(ResumeTest, ALoadEndsWithItsDaemonAndWhatHadArrivedStays) {
   EXPECT_EQ(again->BlockTable()->size(), 4u);
 }
 
+TEST_F(ResumeTest, ALoadThatTheNextDaemonBeganGoesOn) {
+  const std::vector<kvt_block> held = AcquireNew(1);
+  auto first = pool_->OpenSequence(Tokens(6));
+  ASSERT_TRUE(first);
+  ASSERT_TRUE(first->MarkComputed(4));
+  const auto cached = static_cast<uint32_t>(first->BlockTable()->at(0));
+  first = kvt::Sequence(nullptr);
+  ASSERT_TRUE(connection_->Ping());
+  daemon_->WithCache([&](FakeCache* cache) { cache->Sink(cached); });
+  daemon_->HoldBack(wire::MessageType::kAcquire);
+  kvt::Sequence sequence(nullptr);
+  std::thread opener([&] {
+    auto opened = pool_->OpenSequence(Tokens(6));
+    ASSERT_TRUE(opened) << opened.error().ToString();
+    sequence = *std::move(opened);
+  });
+  (void)daemon_->WaitForHeldBack();
+  daemon_->Intercept(nullptr);
+  daemon_->DieAndAdopt();
+  opener.join();
+  ASSERT_FALSE(sequence.Info().ready);
+  ASSERT_TRUE(sequence.Check());
+  EXPECT_EQ(sequence.Wait(0).error().code, KVT_TIMEOUT);
+  daemon_->Progress(LoadId{1}, 1, true);
+  EXPECT_TRUE(sequence.Wait());
+  EXPECT_EQ(sequence.cached_tokens(), 4u);
+}
+
 TEST_F(ResumeTest, HandlesStayGood) {
   const std::vector<kvt_block> blocks = AcquireNew(2);
   daemon_->DieAndAdopt();
