@@ -7,6 +7,11 @@ namespace kvtier::wire {
 
 static_assert(sizeof(BlockHash) == 32 && alignof(BlockHash) == 1, "hashes are read in place");
 
+Error PassedBound::In(MessageType type) const {
+  return {ErrorCode::kLimitExceeded, reason,
+          fmt::format("{}: {} of at most {}", MessageTypeName(type), count, most)};
+}
+
 void FieldReader::Magic(uint32_t magic, const char* reason) {
   uint32_t number;
   Number(number);
@@ -32,8 +37,7 @@ uint32_t FieldReader::CountOf(uint32_t max_count, size_t item_bytes, const char*
   uint32_t count;
   Number(count);
   if (count > max_count) {
-    error_ = Error{ErrorCode::kLimitExceeded, too_many,
-                   fmt::format("{}: {} of at most {}", MessageTypeName(type_), count, max_count)};
+    error_ = PassedBound{too_many, count, max_count}.In(type_);
   } else if (count * item_bytes > rest_.size()) {
     FailTruncated(count * item_bytes);
   }
@@ -56,9 +60,7 @@ void FieldReader::CutText(std::string& text, size_t max_bytes) {
   uint16_t length;
   Number(length);
   if (length > max_bytes && !error_) {
-    error_ =
-        Error{ErrorCode::kLimitExceeded, "text_too_long",
-              fmt::format("{}: {} bytes of at most {}", MessageTypeName(type_), length, max_bytes)};
+    error_ = PassedBound{"text_too_long", length, max_bytes}.In(type_);
   }
   const std::span<const std::byte> bytes = Take(length);
   text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());

@@ -35,8 +35,16 @@ concept Like = std::same_as<std::remove_const_t<M>, T>;
 template <typename T>
 concept PlainNumber = (std::integral<T> && !std::same_as<T, bool>) || std::same_as<T, float>;
 
-// Sizes or, with kStore, stores. REQUIRES of all functions: the written bytes keep within the
-// bounds.
+// The first bound that a message passes.
+struct PassedBound {
+  const char* reason = nullptr;
+  uint64_t count = 0;
+  uint64_t most = 0;
+
+  [[nodiscard]] Error In(MessageType type) const;  // kLimitExceeded
+};
+
+// Sizes or, with kStore, stores. REQUIRES of a message that is stored: it passes no bound.
 template <bool kStore>
 class FieldOutput {
  public:
@@ -44,6 +52,7 @@ class FieldOutput {
   // `out` holds as many bytes as a FieldSizer counted.
   explicit FieldOutput(std::byte* out) : out_(out) {}
   [[nodiscard]] size_t bytes() const { return bytes_; }
+  [[nodiscard]] const std::optional<PassedBound>& passed() const { return passed_; }
 
   template <PlainNumber T>
   void Number(const T& value) {
@@ -76,27 +85,28 @@ class FieldOutput {
     Number(handle.index);
     Number(handle.generation);
   }
-  void Count(uint32_t count, uint32_t max_count, const char*) {
-    KVT_CHECK(count <= max_count);
-    Number(count);
+  void Count(uint64_t count, uint64_t max_count, const char* too_many) {
+    Bound(count, max_count, too_many);
+    Number(static_cast<uint32_t>(count));
   }
   void Hashes(std::span<const BlockHash> hashes, uint32_t max_count, const char* too_many) {
-    CountOf(hashes, max_count, too_many);
+    Count(hashes.size(), max_count, too_many);
     Put(hashes.data(), hashes.size_bytes());
   }
   template <PlainNumber T>
   void Numbers(const std::vector<T>& numbers, uint32_t max_count, const char* too_many) {
-    CountOf(numbers, max_count, too_many);
+    Count(numbers.size(), max_count, too_many);
     Put(numbers.data(), numbers.size() * sizeof(T));
   }
   template <typename Item, typename ItemFields>
   void List(const std::vector<Item>& items, uint32_t max_count, const char* too_many,
             const ItemFields& fields) {
-    CountOf(items, max_count, too_many);
+    Count(items.size(), max_count, too_many);
     for (const Item& item : items) fields(*this, item);
   }
   void Text(std::string_view text, size_t max_bytes) {
-    KVT_CHECK(text.size() <= max_bytes && max_bytes <= UINT16_MAX);
+    KVT_CHECK(max_bytes <= UINT16_MAX);
+    Bound(text.size(), max_bytes, "text_too_long");
     Number(static_cast<uint16_t>(text.size()));
     Put(text.data(), text.size());
   }
@@ -104,23 +114,23 @@ class FieldOutput {
     Text(kvtier::CutText(text, max_bytes), max_bytes);
   }
   void LongText(std::string_view text, uint32_t max_bytes, const char* too_long) {
-    CountOf(text, max_bytes, too_long);
+    Count(text.size(), max_bytes, too_long);
     Put(text.data(), text.size());
   }
   // A record that encodes itself, behind its length.
   template <typename Record>
   void Nested(const Record& record, uint32_t max_bytes, const char* too_long) {
     const std::vector<std::byte> encoded = record.Encode();
-    CountOf(encoded, max_bytes, too_long);
+    Count(encoded.size(), max_bytes, too_long);
     Put(encoded.data(), encoded.size());
   }
   template <typename Value>
   void Check(bool, const char*, Value) {}
 
  private:
-  void CountOf(const auto& list, uint32_t max_count, const char* too_many) {
-    KVT_CHECK(list.size() <= max_count);
-    Count(static_cast<uint32_t>(list.size()), max_count, too_many);
+  void Bound(uint64_t count, uint64_t most, const char* reason) {
+    if (count > most && !passed_) [[unlikely]]
+      passed_ = {reason, count, most};
   }
   void Put(const void* data, size_t bytes) {
     if constexpr (kStore) {
@@ -131,6 +141,7 @@ class FieldOutput {
 
   std::byte* out_ = nullptr;
   size_t bytes_ = 0;
+  std::optional<PassedBound> passed_;
 };
 using FieldSizer = FieldOutput<false>;
 using FieldWriter = FieldOutput<true>;
@@ -276,10 +287,11 @@ void CounterFields(auto& io, auto& counter) {
 }
 
 template <typename Message>
-void Encode(const Message& message, uint64_t request_id, std::vector<std::byte>* out,
-            uint16_t flags) {
+Status TryEncode(const Message& message, uint64_t request_id, std::vector<std::byte>* out,
+                 uint16_t flags) {
   FieldSizer sizer;
   Fields(sizer, message);
+  if (sizer.passed()) return tl::unexpected(sizer.passed()->In(Message::kType));
   KVT_CHECK(sizer.bytes() <= UINT32_MAX);
   const size_t begin = out->size();
   out->resize(begin + kFrameHeaderBytes + sizer.bytes());
@@ -289,6 +301,7 @@ void Encode(const Message& message, uint64_t request_id, std::vector<std::byte>*
   writer.Number(flags);
   writer.Number(request_id);
   Fields(writer, message);
+  return {};
 }
 
 template <typename Message>
@@ -300,9 +313,9 @@ Result<Message> Decode(std::span<const std::byte> payload) {
   return message;
 }
 
-// Defines Encode and Decode of a message whose fields were listed above it.
-#define KVT_DEFINE_MESSAGE(Message)                                                  \
-  template void Encode(const Message&, uint64_t, std::vector<std::byte>*, uint16_t); \
+// Defines TryEncode and Decode of a message whose fields were listed above it.
+#define KVT_DEFINE_MESSAGE(Message)                                                       \
+  template Status TryEncode(const Message&, uint64_t, std::vector<std::byte>*, uint16_t); \
   template Result<Message> Decode<Message>(std::span<const std::byte>)
 
 }  // namespace kvtier::wire

@@ -92,12 +92,19 @@ enum class MessageType : uint16_t {
   return MessageTypeName(static_cast<MessageType>(type));
 }
 
-// Appends one frame to `out`, which may hold others. `flags` are those of frame.h. REQUIRES: lists
-// and texts keep within limits.h; the texts of errors are cut to fit. Defined for every message of
-// messages.h; may be called from any thread.
+// Appends one frame to `out`, which may hold others; `out` is unchanged on errors. `flags` are
+// those of frame.h. The texts of errors are cut to fit. Defined for every message of messages.h;
+// may be called from any thread. Errors: kLimitExceeded, as those of Decode (a list or a text
+// passes limits.h).
+template <typename Message>
+[[nodiscard]] Status TryEncode(const Message& message, uint64_t request_id,
+                               std::vector<std::byte>* out, uint16_t flags = 0);
+// The same of a message whose sender has seen to its lists and texts.
 template <typename Message>
 void Encode(const Message& message, uint64_t request_id, std::vector<std::byte>* out,
-            uint16_t flags = 0);
+            uint16_t flags = 0) {
+  KVT_CHECK(TryEncode(message, request_id, out, flags).has_value());
+}
 
 // The message that a payload holds. Pure; trusts nothing: counts are bounded and compared with what
 // remains before anything is allocated, enum values and texts are checked, bytes left over are an

@@ -105,11 +105,18 @@ Status Channel::Send(const Encoder& encode, std::span<const int> descriptors,
     send_buffer_.swap(deferred_output_);
   }
   const size_t request_begin = send_buffer_.size();
-  try {
-    encode(request_id, &send_buffer_);
-  } catch (...) {  // Memory has run out; deferred frames are still to be sent.
+  // Without a request, deferred frames are still to be sent.
+  const auto put_back = [&] {
     const std::lock_guard lock(mutex_);
     PutBack(request_begin);
+  };
+  try {
+    if (Status encoded = encode(request_id, &send_buffer_); !encoded) {
+      put_back();
+      return encoded;
+    }
+  } catch (...) {  // Memory has run out.
+    put_back();
     throw;
   }
   const Status status = SendBuffer(request_begin, descriptors, begin_by);
@@ -345,7 +352,7 @@ Status Channel::Complete(Pending* pending, const wire::Frame& frame) {
 }
 
 Status Channel::SendDeferred() {
-  return Send([](uint64_t, std::vector<std::byte>*) {}, {}, std::nullopt, {});
+  return Send([](uint64_t, std::vector<std::byte>*) { return Status(); }, {}, std::nullopt, {});
 }
 
 bool Channel::AwaitsLateReplies() {

@@ -64,8 +64,8 @@ class Channel {
   // Sends a request and waits for its reply; COMMIT and RELEASE, which are answered on demand, ask
   // for it. `received` gets the first of the descriptors that came with the reply; `to_send`, at
   // most wire::kMaxDescriptorsPerSend of them, go with the request's first byte and remain the
-  // caller's. Errors: the daemon's; kUnavailable when the connection is lost; kTimeout
-  // "request_timeout", or "not_sent": the daemon will not hear of it.
+  // caller's. Errors: the daemon's; kLimitExceeded (as of wire::TryEncode); kUnavailable when the
+  // connection is lost; kTimeout "request_timeout", or "not_sent": the daemon will not hear of it.
   template <typename Reply, typename Request>
   [[nodiscard]] Result<Reply> Call(const Request& request, Deadline deadline,
                                    const Hooks<Reply>& hooks = {},
@@ -73,7 +73,7 @@ class Channel {
                                    std::span<const int> to_send = {});
   // Sends without waiting for an answer, and for the daemon to take the request in as long as the
   // send time-out allows. `on_sent` runs under the lock before the request is encoded, and may
-  // still change it. Errors: kUnavailable.
+  // still change it. Errors: kLimitExceeded, as above; kUnavailable.
   template <typename Request>
   [[nodiscard]] Status Post(const Request& request,
                             const std::function<void(uint64_t request_id)>& on_sent = {}) {
@@ -107,12 +107,12 @@ class Channel {
 
  private:
   // Appends one frame carrying the request id.
-  using Encoder = std::function<void(uint64_t request_id, std::vector<std::byte>* out)>;
+  using Encoder = std::function<Status(uint64_t request_id, std::vector<std::byte>* out)>;
   // `message` must outlive it.
   template <typename Message>
   [[nodiscard]] static Encoder EncoderOf(const Message& message, uint16_t flags) {
     return [&message, flags](uint64_t request_id, std::vector<std::byte>* out) {
-      wire::Encode(message, request_id, out, flags);
+      return wire::TryEncode(message, request_id, out, flags);
     };
   }
 
@@ -147,7 +147,7 @@ class Channel {
                                 std::optional<Deadline> begin_by,
                                 const std::function<void(uint64_t)>& on_cancelled);
   // Encodes and sends one request with its descriptors. `on_sent` runs under mutex_. Errors:
-  // kTimeout "not_sent", if nothing could be sent by `begin_by`; else kUnavailable.
+  // kTimeout "not_sent", if nothing could be sent by `begin_by`; the encoder's; else kUnavailable.
   [[nodiscard]] Status Send(const Encoder& encode, std::span<const int> descriptors,
                             std::optional<Deadline> begin_by,
                             const std::function<void(uint64_t)>& on_sent);

@@ -49,11 +49,6 @@ Status CheckRequest(std::span<const GroupRequest> groups, const Links& links) {
       return MakeError(ErrorCode::kStaleHandle, kOtherSession,
                        "the pools are not attached over one connection");
     }
-    if (group.partial_blocks.size() > wire::kMaxPartialBlocksPerCall) {
-      return MakeError(ErrorCode::kLimitExceeded, "too_many_partial_blocks",
-                       fmt::format("{}, at most {}", group.partial_blocks.size(),
-                                   wire::kMaxPartialBlocksPerCall));
-    }
     hashes += group.hashes.size();
     bytes += kFixedRequestBytes +
              (group.hashes.size() + group.partial_blocks.size()) * sizeof(BlockHash);

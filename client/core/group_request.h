@@ -34,8 +34,8 @@ struct GroupRequest {
 // forecast. See Cache::Acquire and
 // daemon/session/group_acquire.h. Errors: the daemon's;
 // kInvalidArgument "no_group"; kStaleHandle "other_session" (an attachment was made over another
-// connection, or before it was lost); kLimitExceeded "too_many_hashes", "too_many_partial_blocks",
-// "frame_too_long"; kUnavailable; kTimeout (a later grant is released).
+// connection, or before it was lost); kLimitExceeded "too_many_hashes", "frame_too_long", those of
+// the channel; kUnavailable; kTimeout (a later grant is released).
 [[nodiscard]] Result<std::vector<AcquiredPart>> AcquireGroups(std::span<const GroupRequest> groups,
                                                               wire::LoadOrder order,
                                                               Deadline deadline,

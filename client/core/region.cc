@@ -34,19 +34,6 @@ size_t BatchOf(const wire::HelloReply& limits, size_t most, size_t item_bytes) {
   return std::max<size_t>(1, std::min({most, size_t{limits.max_blocks}, fitting}));
 }
 
-Status CheckOpen(const wire::OpenRegion& request, const UniqueFd& descriptor) {
-  if (request.memory != wire::RegionMemory::kCudaIpc && !descriptor.valid()) {
-    return MakeError(ErrorCode::kInvalidArgument, "no_descriptor");
-  }
-  if (request.blocks > wire::kMaxRegionBlocks) {
-    return MakeError(ErrorCode::kLimitExceeded, "too_many_blocks",
-                     fmt::format("{}, at most {}", request.blocks, wire::kMaxRegionBlocks));
-  }
-  if (request.pieces.size() <= wire::kMaxRegionPieces) return {};
-  return MakeError(ErrorCode::kLimitExceeded, "too_many_pieces",
-                   fmt::format("{}, at most {}", request.pieces.size(), wire::kMaxRegionPieces));
-}
-
 // Where host memory is, only the descriptor says: it is not asked which device is meant.
 Result<uint32_t> DeviceOf(const wire::OpenRegion& request, const Connection& connection,
                           DaemonSession* session) {
@@ -80,7 +67,9 @@ Status CheckCount(size_t blocks) {
 
 Result<std::unique_ptr<Region>> Region::Open(Connection* connection, uint32_t model,
                                              wire::OpenRegion request, UniqueFd descriptor) {
-  KVT_RETURN_IF_ERROR(CheckOpen(request, descriptor));
+  if (request.memory != wire::RegionMemory::kCudaIpc && !descriptor.valid()) {
+    return MakeError(ErrorCode::kInvalidArgument, "no_descriptor");
+  }
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection->GetSession());
   KVT_ASSIGN_OR_RETURN(const Connection::Model known, connection->GetModel(model));
   if (request.group >= known.groups.size()) {

@@ -105,6 +105,20 @@ TEST_F(BlocksTest, MoreHashesThanTheDaemonAllowsAreRefusedBeforeSending) {
   EXPECT_EQ(daemon_->requests(), before);
 }
 
+TEST_F(BlocksTest, WhatNoMessageCanSayIsRefusedBeforeSending) {
+  const int before = daemon_->requests();
+  const auto many_new = pool_->Acquire({}, {}, wire::kMaxBlocksPerCall + 1);
+  ASSERT_FALSE(many_new);
+  EXPECT_EQ(many_new.error().code, KVT_LIMIT_EXCEEDED);
+  EXPECT_EQ(many_new.error().reason, "too_many_blocks");
+  const auto many_partial =
+      pool_->Acquire({}, std::vector<kvt_hash>(wire::kMaxPartialBlocksPerCall + 1));
+  ASSERT_FALSE(many_partial);
+  EXPECT_EQ(many_partial.error().reason, "too_many_partial_blocks");
+  EXPECT_EQ(daemon_->requests(), before);
+  EXPECT_TRUE(pool_->Acquire({}, {}, 1));
+}
+
 TEST_F(BlocksTest, TheLargestAcquireGoesThrough) {
   const auto acquired = pool_->Acquire(std::vector<kvt_hash>(wire::kMaxHashesPerCall));
   ASSERT_TRUE(acquired) << acquired.error().ToString();
