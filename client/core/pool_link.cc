@@ -185,9 +185,13 @@ void PoolLink::EndResume(const std::shared_ptr<DaemonSession>& session, PoolId p
     resuming_ = false;
     link_ = std::make_shared<const Link>(Link{session, pool, link_->resumes + 1});
   }
-  if (surplus.empty()) return;
-  // On failure the session has ended, and its blocks are gone with it.
-  (void)session->channel().Post(wire::Release{.pool = pool, .blocks = std::move(surplus)});
+  const size_t most = std::max<size_t>(1, session->limits().max_blocks);
+  for (std::span<const BlockHandle> rest = surplus; !rest.empty();) {
+    const auto part = rest.first(std::min(most, rest.size()));
+    // On failure the session has ended, and its blocks are gone with it.
+    (void)session->channel().Post(wire::Release{pool, {part.begin(), part.end()}});
+    rest = rest.subspan(part.size());
+  }
 }
 
 void PoolLink::TakeOutcomes(std::span<const ResumeClaim> claims,

@@ -54,6 +54,27 @@ TEST_F(LateAnswerTest, BlocksThatWereReleasedMeanwhileAreGivenBackThen) {
   EXPECT_EQ(References(), 0u);
 }
 
+TEST_F(LateAnswerTest, MoreThanOneMessageNamesIsGivenBackThen) {
+  EXPECT_TRUE(pool_->Release(blocks_));
+  Answer();
+  Fill({Hash(1)});
+  const std::vector<kvt_hash> often(wire::kMaxHashesPerCall, Hash(1));
+  std::vector<kvt::Acquired> held;
+  for (int i = 0; i < 2; ++i) {
+    auto acquired = pool_->Acquire(often);
+    ASSERT_TRUE(acquired) << acquired.error().ToString();
+    held.push_back(*std::move(acquired));
+  }
+  daemon_->HoldBack(wire::MessageType::kResume);
+  daemon_->DieAndAdopt();
+  EXPECT_FALSE(pool_->Check(held[0].hits.blocks()));
+  const uint64_t request = daemon_->WaitForHeldBack();
+  held.clear();
+  daemon_->Send(FrameOf(wire::ResumeReply{{ResumeOutcome::kReferenced}}, request));
+  EXPECT_TRUE(pool_->Acquire({}, {}, 1));
+  EXPECT_EQ(References(), 0u);
+}
+
 TEST_F(LateAnswerTest, APoolThatIsClosedMeanwhileLeavesTheSession) {
   pool_.reset();
   daemon_->WaitForRequests(wire::MessageType::kDetach, detached_before_ + 1);
