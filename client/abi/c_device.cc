@@ -18,18 +18,13 @@ struct BlockPart {
 };
 
 // Finds the part in the mapping that the handle was got with, which may be an older one than the
-// pool's. Checks bounds before any address is computed; the sums cannot overflow. Errors:
-// kInvalidArgument "block_outside_pool", "outside_block"; kStaleHandle.
+// pool's. Checks bounds before any address is computed; the sums cannot overflow. Errors: those of
+// Pool::MappingOf; kInvalidArgument "outside_block".
 Result<BlockPart> PartOf(kvt_pool* pool, const kvt_block& block, uint64_t offset, uint64_t bytes) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_ASSIGN_OR_RETURN(std::shared_ptr<PoolMapping> mapping,
-                       pool->pool->MappingOf(block.attachment));
-  KVT_ASSIGN_OR_RETURN(const auto attachment, pool->pool->Latest());
-  const uint64_t block_bytes = attachment->block_bytes();
-  if (block.index >= attachment->blocks()) {
-    return MakeError(ErrorCode::kInvalidArgument, "block_outside_pool",
-                     fmt::format("block {}", block.index));
-  }
+                       pool->pool->MappingOf(block.attachment, block.index));
+  const uint64_t block_bytes = pool->pool->block_bytes();
   if (offset > block_bytes || bytes > block_bytes - offset) {
     return MakeError(ErrorCode::kInvalidArgument, "outside_block",
                      fmt::format("{} bytes at {} of {}", bytes, offset, block_bytes));
@@ -79,12 +74,15 @@ KVT_API kvt_status kvt_pool_read(kvt_pool* pool, kvt_block block, uint64_t offse
   });
 }
 
-// As ReadBlock. REQUIRES: the block is private to this session, since committed ones are shared.
+// As kvt_pool_read, but a block of an earlier attachment may be another's by now. REQUIRES: the
+// block is private to this session, since committed ones are shared.
 KVT_API kvt_status kvt_pool_write(kvt_pool* pool, kvt_block block, uint64_t offset,
                                   const void* data, size_t bytes) {
   return Guard([&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckArray(data, bytes, "data"));
     KVT_ASSIGN_OR_RETURN(const BlockPart part, PartOf(pool, block, offset, bytes));
+    KVT_ASSIGN_OR_RETURN(const auto latest, pool->pool->Latest());
+    KVT_RETURN_IF_ERROR(CheckAttachment(block.attachment, latest->id()));
     if (std::byte* base = part.mapping->base(); base != nullptr) {
       if (bytes > 0) std::memcpy(base + part.offset, data, bytes);
       return {};

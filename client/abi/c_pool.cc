@@ -117,18 +117,12 @@ KVT_API kvt_status kvt_pool_block_address(kvt_pool* pool, kvt_block block, void*
     KVT_RETURN_IF_ERROR(CheckPointer(address, "address"));
     *address = nullptr;
     KVT_ASSIGN_OR_RETURN(const std::shared_ptr<PoolMapping> mapping,
-                         pool->pool->MappingOf(block.attachment));
-    KVT_ASSIGN_OR_RETURN(const AttachmentPtr latest, pool->pool->Latest());
-    const uint64_t block_bytes = latest->block_bytes();
-    if (block.index >= mapping->bytes() / block_bytes) {
-      return MakeError(ErrorCode::kInvalidArgument, "block_outside_pool",
-                       fmt::format("block {}", block.index));
-    }
+                         pool->pool->MappingOf(block.attachment, block.index));
     if (mapping->base() == nullptr) {
       return MakeError(ErrorCode::kUnsupported, "not_host_memory",
                        "the pool is a device's: import its descriptor there");
     }
-    *address = mapping->base() + block.index * block_bytes;
+    *address = mapping->base() + block.index * pool->pool->block_bytes();
     return {};
   });
 }

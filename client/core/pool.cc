@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
 #include <utility>
 
 namespace kvtier::client {
@@ -69,10 +68,11 @@ Status Pool::Attach(const std::shared_ptr<DaemonSession>& session) {
                                         session, model.record, known));
   const std::lock_guard lock(mutex_);
   latest_ = std::move(attachment);
-  if (known != latest_->mapping()) {
-    mappings_.emplace(latest_->id(), latest_->mapping());
-    // The last stale mapping is left as it is, since other threads may still read from it.
-    if (mappings_.size() > 2) std::prev(mappings_.end(), 3)->second->Empty();
+  mappings_.emplace(latest_->id(), latest_->mapping());
+  if (known == latest_->mapping()) return {};
+  // The last stale mapping is left as it is, since other threads may still read from it.
+  for (const auto& [id, mapping] : mappings_) {
+    if (mapping != known && mapping != latest_->mapping()) mapping->Empty();
   }
   return {};
 }
@@ -88,14 +88,16 @@ bool Pool::IsAttachedTo(const std::shared_ptr<DaemonSession>& session) const {
   return latest_ && latest_->link()->session == session;
 }
 
-Result<std::shared_ptr<PoolMapping>> Pool::MappingOf(uint64_t attachment) const {
+Result<std::shared_ptr<PoolMapping>> Pool::MappingOf(uint64_t attachment, uint32_t block) const {
   const std::lock_guard lock(mutex_);
-  const auto next = mappings_.upper_bound(attachment);
-  if (next == mappings_.begin() || !latest_ || attachment > latest_->id()) {
+  const auto found = mappings_.find(attachment);
+  if (found == mappings_.end()) {
     return MakeError(ErrorCode::kStaleHandle, "attachment_dropped",
                      fmt::format("attachment {}", attachment));
   }
-  return std::prev(next)->second;
+  if (block < found->second->bytes() / block_bytes_) return found->second;
+  return MakeError(ErrorCode::kInvalidArgument, "block_outside_pool",
+                   fmt::format("block {}", block));
 }
 
 void Pool::SetComputeCost(const ComputeCost& cost) {
@@ -115,7 +117,7 @@ void Pool::UnmapDevice() {
 
 void Pool::DropStaleMappings() {
   const std::lock_guard lock(mutex_);
-  if (!mappings_.empty()) mappings_.erase(mappings_.begin(), std::prev(mappings_.end()));
+  std::erase_if(mappings_, [this](const auto& item) { return item.second != latest_->mapping(); });
 }
 
 }  // namespace kvtier::client

@@ -37,8 +37,10 @@ class Pool {
   // The last attachment, alive or not. Errors: kUnavailable "never_attached": the daemon has not
   // been there yet.
   [[nodiscard]] Result<std::shared_ptr<const Attachment>> Latest() const;
-  // The mapping that an attachment used. Errors: kStaleHandle once it has been dropped.
-  [[nodiscard]] Result<std::shared_ptr<PoolMapping>> MappingOf(uint64_t attachment) const;
+  // The mapping that an attachment of this pool used, in which the block is. Errors: kStaleHandle,
+  // also once it has been dropped; kInvalidArgument "block_outside_pool".
+  [[nodiscard]] Result<std::shared_ptr<PoolMapping>> MappingOf(uint64_t attachment,
+                                                               uint32_t block) const;
   // Forgets the mappings of earlier generations.
   void DropStaleMappings();
   // Gives back all CUDA memory, of the current generation too. REQUIRES: nothing uses it.
@@ -82,7 +84,7 @@ class Pool {
   LinkPtr waited_for_;
   Deadline wait_until_;
   ComputeCost compute_cost_;
-  // Each under the first attachment that used it, so that pointers into them stay good.
+  // By attachment: pointers into them stay good.
   std::map<uint64_t, std::shared_ptr<PoolMapping>> mappings_;
 };
 

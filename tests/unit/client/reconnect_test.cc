@@ -171,6 +171,44 @@ TEST_F(ReconnectTest, APoolTwoGenerationsOldIsEmptiedButDoesNotFault) {
   bytes[0] = std::byte{1};
 }
 
+TEST_F(ReconnectTest, AnotherPoolsHandlesAreStaleAlsoAfterAReconnection) {
+  auto other = connection_->Attach(pool_->Info().model);
+  ASSERT_TRUE(other) << other.error().ToString();
+  const auto acquired = other->Acquire({}, {}, 1);
+  ASSERT_TRUE(acquired);
+  const kvt_block block = acquired->new_blocks[0];
+  daemon_->DropClient();
+  ASSERT_TRUE(pool_->Acquire({}, {}, 1));
+  std::vector<std::byte> bytes(1);
+  EXPECT_EQ(pool_->Bytes(block).error().code, KVT_STALE_HANDLE);
+  EXPECT_EQ(pool_->Read(block, bytes).error().code, KVT_STALE_HANDLE);
+  EXPECT_EQ(pool_->Write(block, bytes).error().code, KVT_STALE_HANDLE);
+}
+
+TEST_F(ReconnectTest, WhatALostConnectionHeldIsReadAndNotWritten) {
+  const auto acquired = pool_->Acquire(Hashes(1, 1));
+  ASSERT_TRUE(acquired);
+  const kvt_block block = acquired->hits[0];
+  daemon_->DropClient();
+  ASSERT_TRUE(pool_->Acquire({}, {}, 1));
+  std::vector<std::byte> bytes(1);
+  EXPECT_TRUE(pool_->Read(block, bytes));
+  EXPECT_EQ(bytes[0], std::byte{1});
+  EXPECT_EQ(pool_->Write(block, bytes).error().code, KVT_STALE_HANDLE);
+}
+
+TEST_F(ReconnectTest, ABlockBehindTheEndOfItsOwnPoolIsRefused) {
+  const auto acquired = pool_->Acquire({}, {}, 1);
+  ASSERT_TRUE(acquired);
+  kvt_block block = acquired->new_blocks[0];
+  block.index = pool_->Info().blocks;
+  daemon_.reset();
+  StartDaemon({.blocks = 4096, .generation = 2});
+  ASSERT_TRUE(pool_->Acquire({}, {}, 1));
+  std::vector<std::byte> bytes(1);
+  EXPECT_EQ(pool_->Read(block, bytes).error().reason, "block_outside_pool");
+}
+
 TEST_F(ReconnectTest, TheSamePoolKeepsItsAddress) {
   const kvt_pool_info before = pool_->Info();
   daemon_->DropClient();
