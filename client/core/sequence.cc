@@ -276,41 +276,53 @@ Status Sequence::EndCopy() {
   return {};
 }
 
-Status Sequence::GrowTo(size_t count, size_t spare_count, std::vector<BlockHandle>* spare) {
-  while (true) {
-    const size_t missing = count > blocks_.size() ? count - blocks_.size() : 0;
-    if (missing + spare_count == 0) return {};
-    const size_t asked = std::min<size_t>(missing + spare_count, MaxNewBlocks(*attachment_));
-    KVT_ASSIGN_OR_RETURN(
-        const AcquiredPart reply,
-        attachment_->Acquire({}, {}, static_cast<uint32_t>(asked), RequestDeadline()));
-    const auto middle = reply.new_blocks.begin() + static_cast<ptrdiff_t>(std::min(missing, asked));
-    blocks_.insert(blocks_.end(), reply.new_blocks.begin(), middle);
-    if (spare != nullptr) spare->insert(spare->end(), middle, reply.new_blocks.end());
-    spare_count -= static_cast<size_t>(reply.new_blocks.end() - middle);
+// More than the pool has is not asked for: in parts, it would drive out all that is cached.
+Status Sequence::GrowTo(size_t count, BlockHandle* spare) {
+  if (count > attachment_->blocks()) return MakeError(ErrorCode::kResourceExhausted, kPoolFull);
+  const size_t present = blocks_.size();
+  const size_t wanted = std::max(count, present) + (spare == nullptr ? 0 : 1);
+  while (blocks_.size() < wanted) {
+    const size_t asked = std::min<size_t>(wanted - blocks_.size(), MaxNewBlocks(*attachment_));
+    const Result<AcquiredPart> reply =
+        attachment_->Acquire({}, {}, static_cast<uint32_t>(asked), RequestDeadline());
+    if (!reply) {
+      ShrinkTo(present);
+      return tl::unexpected(reply.error());
+    }
+    blocks_.insert(blocks_.end(), reply->new_blocks.begin(), reply->new_blocks.end());
   }
+  if (spare != nullptr) {
+    *spare = blocks_.back();
+    blocks_.pop_back();
+  }
+  return {};
+}
+
+void Sequence::ShrinkTo(size_t count) {
+  const auto first = blocks_.begin() + static_cast<ptrdiff_t>(count);
+  ReleaseBlocks({first, blocks_.end()});
+  blocks_.erase(first, blocks_.end());
 }
 
 Status Sequence::Append(std::span<const uint32_t> tokens) {
   KVT_RETURN_IF_ERROR(CheckReady());
   if (tokens.empty()) return {};
+  const size_t present = blocks_.size();
   // A partial block that was committed is immutable: its copy takes the new tokens.
-  std::vector<BlockHandle> copy;
+  BlockHandle copy;
   const Status grown = GrowTo(BlocksOf(tokens_.size() + tokens.size(), block_tokens()),
-                              partial_committed_ ? 1 : 0, &copy);
-  if (!grown) {
-    ReleaseBlocks(std::move(copy));
-    return tl::unexpected(LostIfUnavailable(grown.error()));
-  }
+                              partial_committed_ ? &copy : nullptr);
+  if (!grown) return tl::unexpected(LostIfUnavailable(grown.error()));
   if (partial_committed_) {
-    Status copied = CopyBlock(*attachment_, options_.copier, copy[0], blocks_[shared_blocks_ - 1]);
+    Status copied = CopyBlock(*attachment_, options_.copier, copy, blocks_[shared_blocks_ - 1]);
     // The copied bytes are the block's only if it was held all the while.
     if (copied) copied = Check();
     if (!copied) {
-      ReleaseBlocks(std::move(copy));
+      ReleaseBlocks({copy});
+      ShrinkTo(present);
       return copied;
     }
-    ReleaseBlocks({std::exchange(blocks_[--shared_blocks_], copy[0])});
+    ReleaseBlocks({std::exchange(blocks_[--shared_blocks_], copy)});
     partial_committed_ = false;
   }
   tokens_.Append(tokens);

@@ -92,9 +92,11 @@ class Sequence {
   // The source was copied; it is given back. If it was lost meanwhile, so is the copy, and its
   // tokens are to be computed. Errors: kUnavailable.
   [[nodiscard]] Status EndCopy();
-  // Allocates private blocks until there are `count`; `spare` receives `spare_count` more.
-  [[nodiscard]] Status GrowTo(size_t count, size_t spare_count = 0,
-                              std::vector<BlockHandle>* spare = nullptr);
+  // Allocates private blocks until there are `count`, and one more for `spare`, unless that is
+  // null. Holds as much as before on errors.
+  [[nodiscard]] Status GrowTo(size_t count, BlockHandle* spare = nullptr);
+  // Gives back the private blocks behind the first `count`.
+  void ShrinkTo(size_t count);
   [[nodiscard]] Status CommitBlocks(size_t first, size_t end,
                                     std::optional<uint16_t> partial_tokens);
   void ReleaseBlocks(std::vector<BlockHandle> blocks) const;

@@ -121,6 +121,7 @@ void FakeDaemon::Answer(const wire::Frame& frame) {
     SendLocked(FrameOf(wire::HelloReply{.session = SessionId{lives_ + 1},
                                         .daemon_generation = options_.generation + lives_,
                                         .max_hashes = options_.max_hashes,
+                                        .max_blocks = options_.max_blocks,
                                         .max_references = 1 << 20,
                                         .tenant = "default",
                                         .secret = options_.keeps ? kSecret : Digest128{}},

@@ -28,6 +28,7 @@ struct FakeDaemonOptions {
   // Sessions may be resumed.
   bool keeps = false;
   uint32_t max_hashes = wire::kMaxHashesPerCall;
+  uint32_t max_blocks = wire::kMaxBlocksPerCall;
   // Descriptors with less memory than announced.
   bool short_pool = false;
   // Leaves the requests where they are.

@@ -13,7 +13,7 @@ namespace {
 class LongSequenceTest : public ClientFixture {
  protected:
   void SetUp() override {
-    StartDaemon({.max_hashes = 3});
+    StartDaemon({.max_hashes = 3, .max_blocks = 8});
     Attach();
   }
   // Runs a sequence from beginning to end, so that its blocks are cached.
@@ -89,6 +89,26 @@ TEST_F(LongSequenceTest, NothingIsAskedForBehindALoadThatFellShort) {
   EXPECT_TRUE(sequence->Wait());
   EXPECT_EQ(sequence->cached_tokens(), 8u);
   EXPECT_EQ(sequence->BlockTable()->size(), 7u);
+}
+
+TEST_F(LongSequenceTest, AnAppendThatEndsWithAFullPoolLeavesTheSequenceAsItWas) {
+  const auto other = pool_->OpenSequence(Tokens(10 * kBlockTokens));
+  auto sequence = pool_->OpenSequence(Tokens(2 * kBlockTokens, 5000));
+  ASSERT_TRUE(other && sequence);
+  const auto table = *sequence->BlockTable();
+  const auto appended = sequence->Append(Tokens(60 * kBlockTokens));
+  ASSERT_FALSE(appended);
+  EXPECT_EQ(appended.error().reason, "pool_full");
+  EXPECT_EQ(*sequence->BlockTable(), table);
+  EXPECT_EQ(References(), 12u);
+}
+
+TEST_F(LongSequenceTest, MoreThanThePoolHasIsNotAskedFor) {
+  auto sequence = pool_->OpenSequence(Tokens(2 * kBlockTokens));
+  ASSERT_TRUE(sequence);
+  const int before = daemon_->Requests(wire::MessageType::kAcquire);
+  EXPECT_EQ(sequence->Append(Tokens(64 * kBlockTokens)).error().reason, "pool_full");
+  EXPECT_EQ(daemon_->Requests(wire::MessageType::kAcquire), before);
 }
 
 }  // namespace
