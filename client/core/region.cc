@@ -44,12 +44,14 @@ Result<uint32_t> DeviceOf(const wire::OpenRegion& request, const Connection& con
 }
 
 // The daemon writes only to pages that are there. Pages that the engine has not written yet are
-// made now, at its cost; where that fails, loads into them fail, and the engine computes.
+// made now, at its cost; where that fails, loads into them fail, and the engine computes. None are
+// made for memory that is too short, which the daemon refuses.
 void MakePages(const wire::OpenRegion& request, const UniqueFd& descriptor) {
   if (request.memory != wire::RegionMemory::kSharedMemory) return;
   constexpr uint64_t kUnit = 512;  // of st_blocks
   struct stat file {};
   if (::fstat(descriptor.get(), &file) != 0 ||
+      static_cast<uint64_t>(file.st_size) < request.bytes ||
       static_cast<uint64_t>(file.st_blocks) * kUnit >= request.bytes) {
     return;
   }

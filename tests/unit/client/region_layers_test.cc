@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers of a region's loads: what their counters say, on a daemon that copies nothing.
+// Layers of a region's loads: what their counters say, on a daemon that copies nothing. Pages of a
+// region's memory.
 #include <gmock/gmock.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -219,6 +221,21 @@ TEST_F(RegionLayersTest, OnlyLoadsInLayersAreCounted) {
   EXPECT_EQ(region_->WaitLayers(transfer, 1).error().code, KVT_NOT_FOUND);
   EXPECT_EQ(region_->LayersLoaded(transfer + 100).error().reason, "unknown_transfer");
   EXPECT_EQ(kvt_region_layers_loaded(region_->get(), transfer, nullptr), KVT_INVALID_ARGUMENT);
+}
+
+TEST_F(RegionLayersTest, NoPagesAreMadeBehindTheMemorysEnd) {
+  const auto model = connection_->RegisterModel(Record());
+  ASSERT_TRUE(model);
+  const UniqueFd memory(::memfd_create("short", MFD_CLOEXEC));
+  kvt_region_options options;
+  kvt_region_options_init(&options);
+  options.fd = memory.get();
+  options.bytes = uint64_t{64} << 20;
+  options.blocks = 1;
+  (void)connection_->OpenRegion(model->model, options);
+  struct stat status {};
+  ASSERT_EQ(::fstat(memory.get(), &status), 0);
+  EXPECT_EQ(status.st_blocks, 0);
 }
 
 }  // namespace
