@@ -8,6 +8,8 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <map>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -75,6 +77,31 @@ Result<wire::TakeMemoryReply> Ask(const Connection& connection, DaemonSession* s
       [](const auto& reply) { return !reply && reply.error().reason == "memory_in_use"; });
 }
 
+// Which memory of this process has a name: the daemon tells processes apart, and no more. A forked
+// child has none of its parent's.
+class NamesInUse {
+ public:
+  // Errors: kWrongState "memory_in_use". Does nothing if the owner has it.
+  [[nodiscard]] Status Take(const wire::KeptMemoryName& name, const KeptMemory* owner) {
+    const std::lock_guard lock(mutex_);
+    if (owners_.try_emplace({::getpid(), name}, owner).first->second == owner) return {};
+    return MakeError(ErrorCode::kWrongState, "memory_in_use", "by other memory of this process");
+  }
+  void GiveBack(const KeptMemory* owner) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(owners_, [owner](const auto& item) { return item.second == owner; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<pid_t, wire::KeptMemoryName>, const KeptMemory*> owners_;
+};
+
+NamesInUse& Names() {
+  static NamesInUse& names = *new NamesInUse;  // memory may be closed however late
+  return names;
+}
+
 bool IsFull(const Status& allocated) {
   return !allocated && allocated.error().code == ErrorCode::kResourceExhausted;
 }
@@ -87,6 +114,7 @@ Result<std::unique_ptr<KeptMemory>> KeptMemory::Open(Connection* connection,
   std::unique_ptr<KeptMemory> memory(new KeptMemory(options));
   KVT_ASSIGN_OR_RETURN(memory->bytes_, RoundedBytes(options));
   if (connection != nullptr) {
+    KVT_RETURN_IF_ERROR(Names().Take(options.name, memory.get()));
     const Result<bool> taken = [&]() -> Result<bool> {
       KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection->GetSession());
       // Said before anything is allocated that could not be kept.
@@ -179,6 +207,7 @@ Status KeptMemory::MapHostMemory(UniqueFd fd) {
 
 KeptMemory::~KeptMemory() {
   if (host_ != nullptr) (void)::munmap(host_, bytes_);
+  Names().GiveBack(this);
 }
 
 void* KeptMemory::data() const {
@@ -195,6 +224,7 @@ Result<uint32_t> KeptMemory::DeviceIn(const Connection& connection, DaemonSessio
 }
 
 Status KeptMemory::Keep(Connection* connection) const {
+  KVT_RETURN_IF_ERROR(Names().Take(options_.name, this));
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection->GetSession());
   KVT_ASSIGN_OR_RETURN(const uint32_t device, DeviceIn(*connection, session.get()));
   const wire::KeepMemory request{.name = options_.name,

@@ -28,15 +28,16 @@ class KeptMemory {
  public:
   // Takes the memory that the daemon keeps under the name, or allocates zeros and has them kept.
   // Without a connection, or when that is lost, it only allocates. Errors: kInvalidArgument
-  // "bad_options"; kWrongState "memory_in_use"; those of Keep but kUnavailable and kTimeout; of
-  // CudaMapping; kResourceExhausted; kIoError.
+  // "bad_options"; those of Keep but kUnavailable and kTimeout; of CudaMapping;
+  // kResourceExhausted; kIoError.
   [[nodiscard]] static Result<std::unique_ptr<KeptMemory>> Open(Connection* connection,
                                                                 const KeptMemoryOptions& options);
   ~KeptMemory();
   KeptMemory(const KeptMemory&) = delete;
   KeptMemory& operator=(const KeptMemory&) = delete;
 
-  // Hands the memory to the daemon of the connection's session. Errors: the daemon's; kNotFound
+  // Hands the memory to the daemon of the connection's session. Errors: the daemon's; kWrongState
+  // "memory_in_use", also if other memory of this process has the name; kNotFound
   // "device_not_served"; kUnavailable; kTimeout.
   [[nodiscard]] Status Keep(Connection* connection) const;
 

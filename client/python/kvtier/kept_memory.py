@@ -55,9 +55,9 @@ class KeptMemory(Owner):
         `keep` hands the memory over later. It need not live as long as this. cuda_device: as torch
         numbers the GPUs; None: host memory.
 
-        Raises WrongStateError "memory_in_use" (another process that lives owns the name: use
-        another one, or none), LimitExceededError, ResourceExhaustedError, NotFoundError (no such
-        GPU, or the daemon does not use it), InvalidArgumentError, UnsupportedError, IoError.
+        Raises WrongStateError "memory_in_use" (another process that lives owns the name, or other
+        memory of this one has it: use another name, or none), LimitExceededError, ResourceExhaustedError, NotFoundError (no such GPU, or the
+        daemon does not use it), InvalidArgumentError, UnsupportedError, IoError.
         """
         library = _library.load()
         options = abi.kvt_kept_memory_options()

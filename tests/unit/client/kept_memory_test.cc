@@ -199,10 +199,11 @@ TEST_F(KeptMemoryTest, AnotherProcessReadsTheTableAsItIs) {
 }
 
 TEST_F(KeptMemoryTest, WithoutADaemonItIsAllocatedAndKeptLater) {
-  const Memory memory = Open(nullptr, MemoryOptions());
+  Memory memory = Open(nullptr, MemoryOptions());
   ASSERT_TRUE(memory) << last_error_;
   std::strcpy(Data(memory), "early");
   EXPECT_EQ(kvt_kept_memory_keep(memory.get(), client_.get()), KVT_OK);
+  memory.reset();
   const Memory next = Open();
   EXPECT_STREQ(Data(next), "early");
 }
@@ -224,6 +225,19 @@ TEST_F(KeptMemoryTest, AnotherProcesssMemoryIsRefused) {
   EXPECT_EQ(last_error_, "memory_in_use");
   const Memory memory = Open(nullptr, MemoryOptions());
   EXPECT_EQ(kvt_kept_memory_keep(memory.get(), client_.get()), KVT_WRONG_STATE);
+}
+
+TEST_F(KeptMemoryTest, ANameHasOneOwnerInAProcess) {
+  Memory memory = Open();
+  ASSERT_TRUE(memory) << last_error_;
+  EXPECT_FALSE(Open());
+  EXPECT_EQ(last_error_, "memory_in_use");
+  const Memory unkept = Open(nullptr, MemoryOptions());
+  ASSERT_TRUE(unkept) << last_error_;
+  EXPECT_EQ(kvt_kept_memory_keep(unkept.get(), client_.get()), KVT_WRONG_STATE);
+  EXPECT_EQ(kvt_kept_memory_keep(memory.get(), client_.get()), KVT_OK);
+  memory.reset();
+  EXPECT_EQ(kvt_kept_memory_keep(unkept.get(), client_.get()), KVT_OK);
 }
 
 TEST_F(KeptMemoryTest, AnOwnerThatIsEndingIsWaitedFor) {
