@@ -26,10 +26,6 @@ constexpr std::chrono::milliseconds kAskAgain{20};
 // How long VRAM may take to be free once the daemon has given it back.
 constexpr int64_t kFreedWithinMs = 5000;
 
-bool IsLost(const Error& error) {
-  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout;
-}
-
 Status CheckOptions(const KeptMemoryOptions& options) {
   const auto bad = [](const char* field, uint64_t value) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_options",
@@ -121,7 +117,10 @@ Result<std::unique_ptr<KeptMemory>> KeptMemory::Open(Connection* connection,
       KVT_RETURN_IF_ERROR(memory->DeviceIn(*connection, session.get()));
       return memory->Take(*connection, session.get());
     }();
-    if (!taken && !IsLost(taken.error())) return tl::unexpected(taken.error());
+    // Only a daemon that is gone hands nothing over any more.
+    if (!taken && taken.error().code != ErrorCode::kUnavailable) {
+      return tl::unexpected(taken.error());
+    }
     if (taken && *taken) return memory;
     if (!taken) connection = nullptr;
   }
@@ -129,7 +128,9 @@ Result<std::unique_ptr<KeptMemory>> KeptMemory::Open(Connection* connection,
   KVT_ASSIGN_OR_RETURN(memory->table_, KeptTable::Create(options.blocks));
   if (connection == nullptr) return memory;
   const Status kept = memory->Keep(connection);
-  if (!kept && !IsLost(kept.error())) return tl::unexpected(kept.error());
+  const bool may_keep_later = !kept && (kept.error().code == ErrorCode::kUnavailable ||
+                                        kept.error().code == ErrorCode::kTimeout);
+  if (!kept && !may_keep_later) return tl::unexpected(kept.error());
   return memory;
 }
 

@@ -28,8 +28,8 @@ class KeptMemory {
  public:
   // Takes the memory that the daemon keeps under the name, or allocates zeros and has them kept.
   // Without a connection, or when that is lost, it only allocates. Errors: kInvalidArgument
-  // "bad_options"; those of Keep but kUnavailable and kTimeout; of CudaMapping;
-  // kResourceExhausted; kIoError.
+  // "bad_options"; kTimeout (the daemon may hand the memory over yet); those of Keep but
+  // kUnavailable; of CudaMapping; kResourceExhausted; kIoError.
   [[nodiscard]] static Result<std::unique_ptr<KeptMemory>> Open(Connection* connection,
                                                                 const KeptMemoryOptions& options);
   ~KeptMemory();

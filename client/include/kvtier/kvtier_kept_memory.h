@@ -58,10 +58,10 @@ KVT_API void kvt_kept_memory_options_init(kvt_kept_memory_options* options);
  * connection is not needed afterwards.
  *
  * Errors: KVT_WRONG_STATE "memory_in_use" (another process that lives owns the name, for one that
- * is ending a second is waited; or other memory of this process has it); KVT_INVALID_ARGUMENT
- * "bad_options"; KVT_LIMIT_EXCEEDED "too_many_kept_memories", "kept_bytes"; KVT_NOT_FOUND
- * "no_such_gpu", "device_not_served" (the daemon does not use that GPU); KVT_RESOURCE_EXHAUSTED;
- * KVT_UNSUPPORTED (no driver); KVT_IO_ERROR.
+ * is ending a second is waited; or other memory of this process has it); KVT_TIMEOUT (the daemon
+ * may hand the memory over yet: try again); KVT_INVALID_ARGUMENT "bad_options"; KVT_LIMIT_EXCEEDED
+ * "too_many_kept_memories", "kept_bytes"; KVT_NOT_FOUND "no_such_gpu", "device_not_served" (the
+ * daemon does not use that GPU); KVT_RESOURCE_EXHAUSTED; KVT_UNSUPPORTED (no driver); KVT_IO_ERROR.
  */
 KVT_API kvt_status kvt_kept_memory_open(kvt_connection* connection,
                                         const kvt_kept_memory_options* options,

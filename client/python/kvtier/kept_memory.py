@@ -56,7 +56,8 @@ class KeptMemory(Owner):
         numbers the GPUs; None: host memory.
 
         Raises WrongStateError "memory_in_use" (another process that lives owns the name, or other
-        memory of this one has it: use another name, or none), LimitExceededError, ResourceExhaustedError, NotFoundError (no such GPU, or the
+        memory of this one has it: use another name, or none), TimedOutError (the daemon may hand it
+        over yet), LimitExceededError, ResourceExhaustedError, NotFoundError (no such GPU, or the
         daemon does not use it), InvalidArgumentError, UnsupportedError, IoError.
         """
         library = _library.load()

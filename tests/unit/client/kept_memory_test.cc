@@ -240,6 +240,17 @@ TEST_F(KeptMemoryTest, ANameHasOneOwnerInAProcess) {
   EXPECT_EQ(kvt_kept_memory_keep(unkept.get(), client_.get()), KVT_OK);
 }
 
+TEST_F(KeptMemoryTest, ADaemonThatMayYetHandItOverIsNotTakenForNone) {
+  client_.reset();
+  const kvt_connect_options options = ImpatientOptions();
+  kvt_connection* connection = nullptr;
+  ASSERT_EQ(kvt_connect(socket_path().c_str(), &options, &connection), KVT_OK);
+  client_.reset(connection);
+  daemon_->HoldBack(wire::MessageType::kTakeMemory);
+  EXPECT_FALSE(Open());
+  EXPECT_EQ(last_error_, "request_timeout");
+}
+
 TEST_F(KeptMemoryTest, AnOwnerThatIsEndingIsWaitedFor) {
   (void)Open();
   const auto takes = std::make_shared<std::atomic<int>>(0);
