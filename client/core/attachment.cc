@@ -322,13 +322,15 @@ Result<uint32_t> Attachment::Hint(std::span<const BlockHash> hashes, SequenceHin
 
 Result<bool> Attachment::WantsTokenIds(Deadline deadline) const {
   return OverLink([&](const Link& link) -> Result<bool> {
-    const std::lock_guard lock(asked_mutex_);
-    if (!asked_ || asked_->resumes != link.resumes) {
-      KVT_ASSIGN_OR_RETURN(const bool wanted,
-                           AskForTokenIds(link.session.get(), link.pool, deadline));
-      asked_ = Asked{link.resumes, wanted};
+    {
+      const std::lock_guard lock(asked_mutex_);
+      if (asked_ && asked_->resumes == link.resumes) return asked_->wants_token_ids;
     }
-    return asked_->wants_token_ids;
+    KVT_ASSIGN_OR_RETURN(const bool wanted,
+                         AskForTokenIds(link.session.get(), link.pool, deadline));
+    const std::lock_guard lock(asked_mutex_);
+    asked_ = Asked{link.resumes, wanted};
+    return wanted;
   });
 }
 

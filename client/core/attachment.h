@@ -102,8 +102,8 @@ class Attachment {
                                      Deadline deadline) const;
   [[nodiscard]] Result<uint32_t> Hint(std::span<const BlockHash> hashes, SequenceHint hint,
                                       int64_t returns_in_ms, Deadline deadline) const;
-  // Whether the daemon keeps ids of the blocks' tokens: asks once over each link. Errors: as
-  // AskForTokenIds.
+  // Whether the daemon keeps ids of the blocks' tokens: asks until one call over the link has been
+  // answered. Errors: as AskForTokenIds.
   [[nodiscard]] Result<bool> WantsTokenIds(Deadline deadline) const;
   // See TellTokenIds.
   [[nodiscard]] Status TellTokenIds(std::span<const BlockHash> hashes,

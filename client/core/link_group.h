@@ -26,8 +26,10 @@ class LinkGroup {
 
   void Join(const std::shared_ptr<PoolLink>& link);
 
-  // One thread resumes at a time.
-  [[nodiscard]] std::unique_lock<std::mutex> Lock() { return std::unique_lock(resume_mutex_); }
+  // One thread resumes at a time; after the deadline, another still does and nothing is locked.
+  [[nodiscard]] std::unique_lock<std::timed_mutex> Lock(Deadline deadline) {
+    return std::unique_lock(resume_mutex_, deadline);
+  }
   // Takes back, from the next daemon, what `link` and all others of the group that have lost theirs
   // held; waits for that daemon until the deadline. REQUIRES: locked; the link was lost. Errors:
   // kTimeout: the daemon is there and has not answered yet, and another call goes on with it;
@@ -51,7 +53,7 @@ class LinkGroup {
 
   Connection& connection_;
 
-  std::mutex resume_mutex_;
+  std::timed_mutex resume_mutex_;
   // Guarded by resume_mutex_: what a call has begun, and another is to go on with; sessions of
   // daemons that died while a resume was under way there, the latest last; and those that hold
   // blocks of links that Forsake gave up.

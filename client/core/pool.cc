@@ -34,7 +34,8 @@ Result<std::shared_ptr<const Attachment>> Pool::Attached() {
   }
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection_->GetSession());
   if (IsAttachedTo(session)) return Latest();
-  const std::lock_guard lock(attach_mutex_);
+  const std::unique_lock lock(attach_mutex_, connection_->RequestDeadline());
+  if (!lock) return MakeError(ErrorCode::kUnavailable, "reattach_failed", "another thread tries");
   if (IsAttachedTo(session)) return Latest();
   if (const Status status = Attach(session); !status) {
     return MakeError(ErrorCode::kUnavailable, "reattach_failed", status.error().ToString());

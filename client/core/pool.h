@@ -77,7 +77,7 @@ class Pool {
   const uint64_t pool_bytes_;
 
   // One thread attaches; taken before mutex_.
-  std::mutex attach_mutex_;
+  std::timed_mutex attach_mutex_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Attachment> latest_;
   // The link whose daemon calls have waited for, and until when.

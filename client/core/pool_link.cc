@@ -120,7 +120,11 @@ bool PoolLink::MayOutlive() const {
 Result<LinkPtr> PoolLink::Live() {
   LinkPtr link = Current();
   if (link->session->channel().Poll()) return link;
-  const std::unique_lock resuming = group_->Lock();
+  // As long as a call may wait on its own: else many threads would wait in turn.
+  const ConnectionOptions& options = target_.connection->options();
+  const std::unique_lock resuming =
+      group_->Lock(DeadlineIn(std::max(options.resume_wait_ms, options.request_timeout_ms)));
+  if (!resuming) return MakeError(ErrorCode::kTimeout, "another_resumes");
   link = Current();
   if (link->session->channel().Poll()) return link;
   std::unique_lock lock(mutex_);
@@ -130,7 +134,7 @@ Result<LinkPtr> PoolLink::Live() {
   if (can_resume) {
     // If nothing is held there is nothing to wait for. But the next daemon keeps all blocks that it
     // does not know to be given up, so it is told as soon as it is there.
-    const int64_t wait_ms = holds ? target_.connection->options().resume_wait_ms : 0;
+    const int64_t wait_ms = holds ? options.resume_wait_ms : 0;
     const Status resumed = group_->Resume(*this, DeadlineIn(wait_ms));
     if (resumed) return Current();
     const bool may_pass = resumed.error().code == ErrorCode::kTimeout ||

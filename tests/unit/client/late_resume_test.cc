@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
+#include <thread>
 #include <vector>
 
 #include "tests/unit/client/resume_fixture.h"
@@ -73,6 +75,26 @@ TEST_F(LateAnswerTest, MoreThanOneMessageNamesIsGivenBackThen) {
   daemon_->Send(FrameOf(wire::ResumeReply{{ResumeOutcome::kReferenced}}, request));
   EXPECT_TRUE(pool_->Acquire({}, {}, 1));
   EXPECT_EQ(References(), 0u);
+}
+
+TEST_F(LateAnswerTest, ThreadsDoNotWaitInTurn) {
+  constexpr int kThreads = 8;
+  kvt_connect_options options = ImpatientOptions();
+  options.resume_wait_ms = options.request_timeout_ms;
+  daemon_->Intercept(nullptr);
+  Attach(options);
+  const std::vector<kvt_block> blocks = AcquireNew(1);
+  daemon_->HoldBack(wire::MessageType::kResume);
+  daemon_->DieAndAdopt();
+  const auto begun = std::chrono::steady_clock::now();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] { EXPECT_FALSE(pool_->Check(blocks)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  // In turn, they would have waited for eight time-outs.
+  EXPECT_LT(std::chrono::steady_clock::now() - begun,
+            kThreads / 2 * std::chrono::milliseconds(options.request_timeout_ms));
 }
 
 TEST_F(LateAnswerTest, APoolThatIsClosedMeanwhileLeavesTheSession) {
