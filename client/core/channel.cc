@@ -12,6 +12,7 @@
 #include <new>
 #include <utility>
 
+#include "client/core/own_thread.h"
 #include "protocol/socket_io.h"
 
 namespace kvtier::client {
@@ -82,6 +83,7 @@ Status Channel::Exchange(Pending* pending, const Encoder& encode, std::span<cons
     std::erase(pending_, pending);
     if (pending->done || !sent || failure_) return false;
     abandoned_.insert(pending->request_id);
+    SignalEvent(late_event_);
     if (on_cancelled) on_cancelled(pending->request_id);
     return true;
   }();
@@ -321,9 +323,11 @@ Status Channel::Dispatch(const wire::Frame& frame) {
         ErrorCode::kCorrupt, "unknown_request_id",
         fmt::format("{} with id {}", wire::MessageTypeName(frame.type), frame.request_id));
   }
-  abandoned_.erase(frame.request_id);
+  const bool is_late = abandoned_.erase(frame.request_id) > 0;
   (void)TakeDescriptors(frame);
-  return owner_.sink(frame);
+  const Status taken = owner_.sink(frame);
+  if (is_late) SignalEvent(late_event_);
+  return taken;
 }
 
 std::vector<UniqueFd> Channel::TakeDescriptors(const wire::Frame& frame) {
@@ -358,6 +362,11 @@ Status Channel::SendDeferred() {
 bool Channel::AwaitsLateReplies() {
   const std::lock_guard lock(mutex_);
   return !failure_ && !abandoned_.empty();
+}
+
+void Channel::SignalLateReplies(int event) {
+  const std::lock_guard lock(mutex_);
+  late_event_ = event;
 }
 
 std::optional<Error> Channel::farewell() {

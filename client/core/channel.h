@@ -95,6 +95,9 @@ class Channel {
   [[nodiscard]] Status SendDeferred();
   // Whether the daemon owes a reply for which no caller waits any more.
   [[nodiscard]] bool AwaitsLateReplies();
+  // Has the eventfd, or with -1 none, signalled whenever a caller has given up, and whenever the
+  // reply has come after all.
+  void SignalLateReplies(int event);
   // The daemon's last message about the connection as a whole before it closed it. REQUIRES: lock
   // held.
   void set_farewell(const Error& error) { farewell_ = error; }
@@ -195,6 +198,7 @@ class Channel {
   uint64_t last_request_id_ = 0;
   std::vector<Pending*> pending_;
   std::unordered_set<uint64_t> abandoned_;  // requests whose callers have given up
+  int late_event_ = -1;
   std::vector<Waiter*> waiters_;
   std::vector<std::byte> deferred_output_;
   std::optional<Error> failure_;

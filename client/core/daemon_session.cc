@@ -131,12 +131,9 @@ Status DaemonSession::WatchForLoss() {
 // Without a thread for them, late replies are taken in by the next call.
 void DaemonSession::OnAbandoned() {
   const std::lock_guard lock(threads_mutex_);
-  if (!late_replies_) {
-    Result<std::unique_ptr<LateReplies>> started = LateReplies::Start(&channel_);
-    if (!started) return;
-    late_replies_ = *std::move(started);
-  }
-  late_replies_->Wake();
+  if (late_replies_) return;
+  Result<std::unique_ptr<LateReplies>> started = LateReplies::Start(&channel_);
+  if (started) late_replies_ = *std::move(started);
 }
 
 void DaemonSession::OnLost() {

@@ -16,23 +16,21 @@ namespace kvtier::client {
 // One thread, which sleeps while no reply is outstanding.
 class LateReplies {
  public:
-  // The channel outlives the object. Errors: those of OpenEvent and StartOwnThread.
+  // The channel outlives the object, which alone has it signal late replies. Errors: those of
+  // OpenEvent and StartOwnThread.
   [[nodiscard]] static Result<std::unique_ptr<LateReplies>> Start(Channel* channel);
   // Does not wait for replies.
   ~LateReplies();
   LateReplies(const LateReplies&) = delete;
   LateReplies& operator=(const LateReplies&) = delete;
 
-  // A caller has given up. Any thread.
-  void Wake();
-
  private:
   LateReplies(Channel* channel, UniqueFd wake, UniqueFd stop)
       : channel_(*channel), wake_(std::move(wake)), stop_(std::move(stop)) {}
 
   void Run();
-  // Until there is something to read on `fd`. False: it is time to end.
-  [[nodiscard]] bool WaitFor(int fd) const;
+  // Until a caller has given up, or a late reply may be there. False: it is time to end.
+  [[nodiscard]] bool WaitForNews() const;
 
   Channel& channel_;
   const UniqueFd wake_;  // eventfds

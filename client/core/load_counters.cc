@@ -145,8 +145,7 @@ Result<std::unique_ptr<LossWatch>> LossWatch::Start(int socket, std::function<vo
 
 LossWatch::~LossWatch() {
   if (!thread_.joinable()) return;
-  const uint64_t one = 1;
-  (void)!::write(stop_.get(), &one, sizeof(one));
+  SignalEvent(stop_.get());
   thread_.join();
 }
 

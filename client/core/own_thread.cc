@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -46,6 +47,11 @@ Result<UniqueFd> OpenEvent(int flags) {
   UniqueFd event(::eventfd(0, EFD_CLOEXEC | flags));
   if (event.valid()) return event;
   return MakeError(ErrorCode::kResourceExhausted, "no_descriptor", std::strerror(errno));
+}
+
+void SignalEvent(int event) {
+  const uint64_t one = 1;
+  (void)!::write(event, &one, sizeof(one));
 }
 
 }  // namespace kvtier::client

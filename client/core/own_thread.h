@@ -16,5 +16,7 @@ namespace kvtier::client {
 // An eventfd, with which such a thread is told something. Errors: kResourceExhausted
 // "no_descriptor".
 [[nodiscard]] Result<UniqueFd> OpenEvent(int flags);
+// Does nothing for -1.
+void SignalEvent(int event);
 
 }  // namespace kvtier::client
