@@ -122,25 +122,22 @@ def _open_file_of(mapping: _Mapping) -> int:
     From a descriptor that is open here, or else by the file's name, or else by the entry of
     /proc/self/map_files, which only a privileged process may open.
     """
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if _is_file_of(mapping, int(name)):
-                # Opened anew, not duplicated: the one that was found may be for reading only.
-                return os.open(f"/proc/self/fd/{name}", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            continue  # closed meanwhile, or no right to write
+    # A descriptor is opened anew, not duplicated: it may be for reading only. Its number may be
+    # another file's by then.
+    here = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
     entry = f"/proc/self/map_files/{mapping.start:x}-{mapping.end:x}"
-    for path in (mapping.path, entry):
+    for path in (*here, mapping.path, entry):
         try:
+            if not _is_file_of(mapping, os.stat(path)):
+                continue
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
-            continue
-        if _is_file_of(mapping, fd):
+            continue  # closed meanwhile, or no right to write
+        if _is_file_of(mapping, os.fstat(fd)):
             return fd
         os.close(fd)
     raise NotSharedError(f"no descriptor of the mapped file can be had ({mapping.path})")
 
 
-def _is_file_of(mapping: _Mapping, fd: int) -> bool:
-    status = os.fstat(fd)
+def _is_file_of(mapping: _Mapping, status: os.stat_result) -> bool:
     return (status.st_dev, status.st_ino) == (mapping.device, mapping.inode)

@@ -227,7 +227,7 @@ class AttachedPool(Owner):
         show the old pool's memory, and new ones must be made. Raises IoError, UnsupportedError (GPU
         memory, and no driver here).
         """
-        return self.memory_of(self.info())
+        return self.memory_of(None)
 
     def layer(self, layer: int) -> KvView[npt.NDArray[Any]]:
         """K and V of one layer as numpy arrays in place: PoolMemory.layer of `memory()`."""
@@ -269,10 +269,14 @@ class AttachedPool(Owner):
             self._handle.call_unpinned(self._library.kvt_pool_unmap_device)
             self._memory = None
 
-    def memory_of(self, info: PoolInfo) -> PoolMemory:
-        """The memory of the attachment that `info` tells of, which must be the latest. Raises as
+    def memory_of(self, attachment: int | None) -> PoolMemory:
+        """The memory of this attachment, which must be the latest; None: of the latest. Raises as
         `memory`; StaleHandleError if it is not."""
         with self._memory_lock:
+            # Under the lock, since the thread that has it may close an earlier pool's descriptor.
+            info = self.info()
+            if attachment not in (None, info.attachment):
+                raise error_of(Status.STALE_HANDLE, "connection_lost")
             if self._memory is None or self._memory.generation != info.generation:
                 self._memory = PoolMemory(self._model, self._group, info, self._handle)
                 if info.device_kind == DeviceKind.HOST:

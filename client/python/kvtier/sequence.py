@@ -25,7 +25,7 @@ from . import _library, _native
 from ._library import abi
 from ._native import Handle, Owner, Tokens, address
 from .blocks import Blocks, new_block_array
-from .errors import Status, check, error_of
+from .errors import Status, check
 from .memory import AttachedPool, PoolMemory
 from .types import Hint, Miss
 
@@ -168,10 +168,7 @@ class Sequence(Owner):
         stay valid memory.
         """
         if self._memory is None:
-            pool_info = self._pool.info()
-            if pool_info.attachment != self.info().attachment:
-                raise error_of(Status.STALE_HANDLE, "connection_lost")
-            self._memory = self._pool.memory_of(pool_info)
+            self._memory = self._pool.memory_of(self.info().attachment)
         return self._memory
 
     def block_table(self) -> npt.NDArray[np.int32]:
