@@ -153,6 +153,13 @@ KVT_API int kvt_region_daemon_ended(kvt_region* region) {
   return region != nullptr && region->region->DaemonEnded() ? 1 : 0;
 }
 
+KVT_API kvt_status kvt_region_hang_up(kvt_region* region) {
+  return GuardOn(region, "region", [&]() -> Status {
+    region->region->HangUp();
+    return {};
+  });
+}
+
 KVT_API kvt_status kvt_region_store(kvt_region* region, const kvt_store_block* blocks, size_t count,
                                     uint64_t* transfer) {
   return Guard([&] { return Store(region, blocks, count, {}, transfer); });

@@ -374,6 +374,11 @@ std::optional<Error> Channel::farewell() {
   return farewell_;
 }
 
+void Channel::HangUp() {
+  const std::lock_guard lock(mutex_);
+  Fail(ErrorCode::kUnavailable, "hung_up", "the application gave the daemon up");
+}
+
 bool Channel::Settled() {
   const std::lock_guard lock(mutex_);
   if (!failure_) return false;

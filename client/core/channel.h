@@ -105,6 +105,8 @@ class Channel {
   // Whether the connection is lost and the daemon has gone on since: it took in all requests, or
   // dropped them, long enough ago for a copy in whose midst it stood still to have ended.
   [[nodiscard]] bool Settled();
+  // Takes the daemon for lost: it begins nothing more for this client once it goes on.
+  void HangUp();
   // For watching alone. It stays open as long as the channel.
   [[nodiscard]] int socket() const { return socket_.get(); }
 

@@ -42,6 +42,8 @@ class Region {
   [[nodiscard]] uint64_t block_bytes() const { return group_.BlockBytes(); }
   // Whether the session still stands; takes in the frames that have arrived.
   [[nodiscard]] bool Alive() const { return session_->channel().Poll(); }
+  // Takes the daemon for lost, and all transfers with it.
+  void HangUp() { session_->channel().HangUp(); }
   // Whether nothing of the daemon touches the memory any more.
   [[nodiscard]] bool DaemonEnded() const {
     return session_->daemon().Ended() || session_->channel().Settled();

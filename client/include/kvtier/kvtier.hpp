@@ -334,6 +334,7 @@ class Region {
   [[nodiscard]] uint64_t block_bytes() const { return kvt_region_block_bytes(get()); }
   [[nodiscard]] bool IsConnected() { return kvt_region_is_connected(get()) != 0; }
   [[nodiscard]] bool DaemonEnded() { return kvt_region_daemon_ended(get()) != 0; }
+  void HangUp() { (void)kvt_region_hang_up(get()); }
 
   // Store and Load begin a transfer and return its number.
   Result<uint64_t> Store(std::span<const kvt_store_block> blocks) {

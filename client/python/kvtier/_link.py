@@ -30,8 +30,6 @@ _CLOSE_TIMEOUT_S = 10.0
 _WAIT_MS = 1000
 #: The daemon takes twice as many in one call by default.
 HASHES_PER_CALL = 8192
-# So many blocks' token ids, ten MB, are more than the library's socket takes in.
-_FLOOD_BLOCKS = 1 << 18
 
 
 class LinkState(enum.Enum):
@@ -143,15 +141,11 @@ def wait_until_ended(region: Region, transfer: int) -> Any:
 
 
 def _hang_up_on_the_dead(region: Region) -> None:
-    """Raises UnavailableError once it has hung up, or finds that."""
-    nothing = np.zeros((_FLOOD_BLOCKS, HASH_BYTES), np.uint8)
+    """Raises UnavailableError if the connection is lost already."""
     try:
-        region.pin(nothing[:1], 0)
+        region.pin(np.zeros((1, HASH_BYTES), np.uint8), 0)
     except TimedOutError:
-        # The library hangs up on a daemon that leaves a full socket as it is; one that lives after all
-        # gives nothing for these ids.
-        ids = np.zeros(_FLOOD_BLOCKS, np.uint32)
-        region.give_tokens(nothing, ids, np.ones_like(ids))
+        region.hang_up()
 
 
 class Link:

@@ -145,6 +145,11 @@ class Region(Owner):
         seconds ago. False before, as while a daemon that was given up stands still. Never waits."""
         return bool(self._library.kvt_region_daemon_ended(self._handle.get()))
 
+    def hang_up(self) -> None:
+        """Gives up a daemon that hangs, from any thread: its connection is lost for all who use it,
+        transfers end as UNAVAILABLE, and if it goes on it begins no more of them."""
+        self._call("kvt_region_hang_up")
+
     # ---------------------------------------------------------------- transfers
 
     def store(self, blocks: Iterable[StoreBlock]) -> int:

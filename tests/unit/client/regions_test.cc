@@ -556,6 +556,20 @@ TEST_F(RegionTest, AWaitEndsWithTheConnection) {
   EXPECT_EQ(end->code, KVT_UNAVAILABLE);
 }
 
+TEST_F(RegionTest, AWaitEndsWhenTheDaemonIsGivenUp) {
+  Open();
+  const uint64_t transfer = Load(1);
+  std::future<kvt::Result<kvt_transfer_end>> waited =
+      std::async(std::launch::async, [&] { return region_->Wait(transfer, 60'000); });
+  daemon_->WaitForRequests(wire::MessageType::kLoad, 1);
+  region_->HangUp();
+  const auto end = waited.get();
+  ASSERT_TRUE(end) << end.error().ToString();
+  EXPECT_EQ(end->code, KVT_UNAVAILABLE);
+  EXPECT_FALSE(region_->IsConnected());
+  EXPECT_TRUE(connection_->Ping()) << "the connection has recovered";
+}
+
 struct UnfitDone {
   const char* name;
   std::function<wire::TransferDone(uint64_t transfer)> done;
