@@ -106,25 +106,34 @@ void LoadTable::Forget(Loads::iterator load) {
   loads_.erase(load);
 }
 
+// Any number may wait for one block, and each may have waited for that one to be counted up to its
+// end.
 std::vector<CountedStep> LoadTable::BlocksQueued(const CachePool& pool,
                                                  std::span<const EntryIndex> entries) {
   std::vector<LoadId> counting;
+  size_t looks = part_blocks_;
   for (const EntryIndex entry : entries) {
     waiters_.ForEach(pool, entry, [&](const LoadWaiter& waiter) {
+      if (looks == 0) return false;
+      --looks;
       const auto found = loads_.find(waiter.load);
-      if (found == loads_.end() || !found->second.counts_blocks()) return;
+      if (found == loads_.end() || !found->second.counts_blocks()) return true;
       found->second.on_way[waiter.position] = true;
       if (counting.empty() || counting.back() != waiter.load) counting.push_back(waiter.load);
+      return true;
     });
   }
   std::ranges::sort(counting);
   const auto [end, last] = std::ranges::unique(counting);
   counting.erase(end, last);
   std::vector<CountedStep> steps;
+  size_t counts = part_blocks_;
   for (const LoadId id : counting) {
     Load& load = loads_.at(id);
     uint32_t& counted = load.counted;
-    while (counted < load.limit && (load.arrived[counted] || load.on_way[counted])) ++counted;
+    for (; counts > 0 && counted < load.limit; ++counted, --counts) {
+      if (!load.arrived[counted] && !load.on_way[counted]) break;
+    }
     // Also one that does not advance: if its copies fail, later ones must not be counted.
     steps.push_back({load.counter, counted});
   }

@@ -36,13 +36,13 @@ struct LoadWaiter {
 class LoadWaiters {
  public:
   void Add(CachePool* pool, EntryIndex block, const LoadWaiter& waiter);
-  // Calls `visit(const LoadWaiter&)` for each that waits for the block, the latest first. `visit`
-  // must not change this table.
+  // Calls `visit(const LoadWaiter&)` for each that waits for the block, the latest first, until it
+  // returns false. `visit` must not change this table.
   template <typename Visit>
   void ForEach(const CachePool& pool, EntryIndex block, Visit visit) const {
     const uint32_t* const first = pool.load_waiters.Find(block.value);
     if (first == nullptr) return;
-    for (uint32_t row = *first; row != kNone; row = rows_[row].next) visit(rows_[row].waiter);
+    for (uint32_t row = *first; row != kNone && visit(rows_[row].waiter);) row = rows_[row].next;
   }
   // No load waits for the block any more: returns the first row of those that did.
   [[nodiscard]] uint32_t Take(CachePool* pool, EntryIndex block) {
@@ -117,8 +117,8 @@ class LoadTable final : public BlockListener {
   // Forgets an open load of which no client has heard.
   void Discard(LoadId load);
 
-  // The blocks are about to be copied by one demand request behind all earlier ones: returns the
-  // steps for it to count.
+  // The blocks are about to be copied by one demand request behind all earlier ones: returns steps
+  // for it to count, of a part of the loads. The others are counted when the blocks have arrived.
   [[nodiscard]] std::vector<CountedStep> BlocksQueued(const CachePool& pool,
                                                       std::span<const EntryIndex> entries);
   // Blocks that arrive together are reported together. If one will not arrive in a pool, the loads

@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <ctime>
+#include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace kvtier {
@@ -31,11 +35,15 @@ class LoadTableTest : public ::testing::Test {
   }
 
   void OpenLoad(SessionId session, const std::vector<EntryIndex>& awaited) {
-    const LoadId load = table_.Open({.session = session, .pool = &pool_});
+    OpenLoadOf(&table_, {.session = session, .pool = &pool_}, awaited);
+  }
+  static void OpenLoadOf(LoadTable* table, LoadTable::Start start,
+                         const std::vector<EntryIndex>& awaited) {
+    const LoadId load = table->Open(std::move(start));
     for (const EntryIndex entry : awaited) {
-      table_.Add(load, std::vector<LoadTable::Added>{{{Tier::kDisk, 16}, entry}});
+      table->Add(load, std::vector<LoadTable::Added>{{{Tier::kDisk, 16}, entry}});
     }
-    table_.Close(load);
+    table->Close(load);
   }
   [[nodiscard]] BlockEnd Arrived(uint32_t entry) {
     return {.block = {EntryIndex(entry), 0}, .pool = &pool_};
@@ -126,6 +134,37 @@ TEST_F(LoadTableTest, LoadsThatWaitForManyBlocksAreToldOfThemInBoundedParts) {
   EXPECT_EQ(reports_.size(), kLoads);
   for (const LoadProgress& progress : reports_) EXPECT_EQ(progress.ready, kArrived);
   EXPECT_EQ(table_.size(), kLoads);
+}
+
+// The device counts for a part of them, and a part of the blocks that it could: the rest is counted
+// when it has arrived.
+TEST_F(LoadTableTest, LoadsThatWaitForACopyAreHandedToTheDeviceInABoundedPart) {
+  constexpr uint32_t kPart = 4;
+  LoadTable table(&stats_, kPart, [](SessionId, const LoadProgress&) {});
+  const auto page = CounterPage::Create().value();
+  std::vector<std::shared_ptr<StepCounter>> counters;
+  for (int i = 0; i < 10; ++i) {
+    counters.push_back(page->Open(4));
+    OpenLoadOf(&table, {.session = kAlice, .pool = &pool_, .counter = counters.back()},
+               {EntryIndex(1), EntryIndex(2), EntryIndex(3), EntryIndex(4)});
+  }
+  const auto all_arrive = [&](std::vector<BlockEnd> ends) {
+    for (table.OnEnded(ends); table.HasMore();) table.GoOn();
+  };
+  all_arrive({Arrived(2), Arrived(3)});
+  const EntryIndex first(1);
+  const std::vector<CountedStep> steps = table.BlocksQueued(pool_, std::span(&first, 1));
+  EXPECT_EQ(steps.size(), kPart);
+  uint32_t counted = 0;
+  for (const CountedStep& step : steps) counted += step.done;
+  EXPECT_EQ(counted, kPart);
+  all_arrive({Arrived(1), Arrived(4)});
+  for (const auto& counter : counters) {
+    uint32_t value = 0;
+    std::memcpy(&value, page->memory().data() + counter->offset(), sizeof(value));
+    EXPECT_EQ(value, counter->ValueOf(4));
+  }
+  EXPECT_EQ(table.size(), 0u);
 }
 
 // The load has ended by the failure before the block that comes last.
