@@ -16,6 +16,8 @@ constexpr size_t kLateStoresPerTick = 4096;
 constexpr size_t kStoreLooksPerTick = 32'768;
 // Blocks that are cancelled, or loads that have waited, in one event.
 constexpr size_t kBlocksPerEvent = 1024;
+// A region whose turn it is, which may be forgotten with it, counts as so many.
+constexpr size_t kRegionPrice = 16;
 // When blocks are stored singly, the whole prefix is touched only every so many blocks.
 constexpr uint32_t kGeneratedBlocksPerWalk = 64;
 
@@ -59,45 +61,46 @@ Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespac
                                     .in_host_memory = in_host_memory,
                                     .block_tokens = memory.block_tokens,
                                     .party = state_.blocks.trust.Open(memory.process, session)});
-  of_session_[session].push_back(pool->id);
+  of_session_[session].insert(pool->id);
   return pool;
 }
 
 void RegionTransfers::Close(PoolId id, std::function<void()> closed) {
   const auto region = regions_.find(id);
   region->second.closed.push_back(std::move(closed));
-  if (!region->second.closing) CancelAll(&region->second);
+  size_t most = kBlocksPerEvent;
+  CancelAll(&region->second, &most);
   ForgetIfClosed(region);
 }
 
 void RegionTransfers::CloseAll(SessionId session, std::function<void()> closed) {
   const auto found = of_session_.find(session);
   if (found == of_session_.end() || found->second.empty()) return closed();
-  const std::vector<PoolId> regions = found->second;
-  const auto left = std::make_shared<size_t>(regions.size());
-  for (const PoolId region : regions) {
-    Close(region, [left, closed] {
+  const auto left = std::make_shared<size_t>(found->second.size());
+  for (const PoolId id : found->second) {
+    Region& region = regions_.at(id);
+    region.closed.push_back([left, closed] {
       if (--*left == 0) closed();
     });
+    CloseLater(&region);
   }
 }
 
 void RegionTransfers::CloseSession(SessionId session) {
   const auto regions = of_session_.extract(session);
   if (regions.empty()) return;
-  for (const PoolId id : regions.mapped()) {
-    const auto region = regions_.find(id);
-    // The session is gone: no client hears of these ends.
-    for (auto& [number, transfer] : region->second.transfers) transfer.done = nullptr;
-    if (!region->second.closing) CancelAll(&region->second);
-    ForgetIfClosed(region);
-  }
+  for (const PoolId id : regions.mapped()) CloseLater(&regions_.at(id));
+}
+
+void RegionTransfers::CloseLater(Region* region) {
+  region->to_close = true;
+  GoOnWith(region);
 }
 
 // A block that has not begun to move ends soon; one that moves, when it has landed. A load that
 // waits in a line is found to be abandoned when its turn comes.
-void RegionTransfers::CancelAll(Region* region) {
-  region->closing = true;
+void RegionTransfers::CancelAll(Region* region, size_t* most) {
+  if (std::exchange(region->closing, true)) return;
   loader_.neighbours().regions().Forget(region->pool->id);
   region->waiting.clear();
   region->woken.clear();
@@ -107,8 +110,7 @@ void RegionTransfers::CancelAll(Region* region) {
   }
   region->to_cancel.reserve(region->uses.size());
   for (const auto& [block, use] : region->uses) region->to_cancel.push_back(block);
-  size_t most = kBlocksPerEvent;
-  CancelSome(region, &most);
+  CancelSome(region, most);
 }
 
 void RegionTransfers::CancelSome(Region* region, size_t* most) {
@@ -139,7 +141,7 @@ void RegionTransfers::ForgetIfClosed(Regions::iterator region) {
   if (region->second.pool->readers > 0) return unread_.push_back(region->first);
   const Region gone = std::move(regions_.extract(region).mapped());
   const auto of_session = of_session_.find(gone.session);
-  if (of_session != of_session_.end()) std::erase(of_session->second, gone.pool->id);
+  if (of_session != of_session_.end()) of_session->second.erase(gone.pool->id);
   const auto memory = std::make_shared<std::unique_ptr<DevicePool>>(
       std::move(state_.blocks.RemovePool(gone.pool)->memory));
   state_.blocks.trust.Close(gone.party);
@@ -378,7 +380,7 @@ void RegionTransfers::EndLateStores(StoreLine* line, int64_t now_ms) {
     line->stores.pop_front();
     state_.drops.Count(entry, Tier::kHost, DropReason::kHostFull);
     EndStore(&region->second, entry, MissReason::kHostFull);
-    ForgetIfClosed(region);
+    ForgetLater(&region->second);
   }
 }
 
@@ -392,15 +394,21 @@ void RegionTransfers::GoOnWith(Region* region) {
 
 // As many regions as there are now, so that one that stays has its next turn after all others.
 void RegionTransfers::GoOn() {
-  for (const PoolId id : std::exchange(unread_, {})) {
-    if (const auto region = regions_.find(id); region != regions_.end()) ForgetIfClosed(region);
-  }
+  std::erase_if(unread_, [this](PoolId id) {
+    const auto region = regions_.find(id);
+    if (region == regions_.end()) return true;
+    if (region->second.pool->readers > 0) return false;
+    GoOnWith(&region->second);
+    return true;
+  });
   size_t most = kBlocksPerEvent;
   for (size_t turns = going_on_.size(); turns > 0 && most > 0; --turns) {
     const auto region = regions_.find(going_on_.front());
     going_on_.pop_front();
     if (region == regions_.end()) continue;
+    most -= std::min(most, kRegionPrice);
     region->second.goes_on = false;
+    if (region->second.to_close) CancelAll(&region->second, &most);
     CancelSome(&region->second, &most);
     LoadWoken(&region->second, &most);
     ForgetIfClosed(region);
@@ -445,7 +453,8 @@ void RegionTransfers::End(Region* region, BlockIndex block, Outcome outcome, Mis
   region->transfers.erase(found);
   // The client may name the counter anew as soon as it hears of the end.
   ended.count.reset();
-  if (!ended.done) return;
+  // No client hears of the ends of a session that is gone.
+  if (!ended.done || !of_session_.contains(region->session)) return;
   TransferEnd end = ended.end;
   std::ranges::sort(end.failed);
   ended.done(std::move(end));

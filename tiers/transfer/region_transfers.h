@@ -21,6 +21,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -54,7 +55,7 @@ class RegionTransfers final : public BlockListener {
   [[nodiscard]] Result<CachePool*> Open(SessionId session, NamespaceId namespace_id,
                                         RegionMemory memory);
   void Close(PoolId region, std::function<void()> closed);
-  // Closes all regions of the session.
+  // Closes all regions of the session, a part of them in one event.
   void CloseAll(SessionId session, std::function<void()> closed);
   // The same when the session has ended: nothing is reported any more.
   void CloseSession(SessionId session);
@@ -63,8 +64,8 @@ class RegionTransfers final : public BlockListener {
   void Store(PoolId region, std::span<const StoreRequest> blocks);
   void Load(PoolId region, std::span<const LoadRequest> blocks);
 
-  // Ends blocks that were cancelled and begins loads that have waited for others, a part of either
-  // in one event.
+  // Closes regions, ends blocks that were cancelled and begins loads that have waited for others, a
+  // part of all that in one event.
   void GoOn();
   // Has host make space for stores that have waited for half of the time that an acquire may wait,
   // and ends those that have waited for all of it.
@@ -111,6 +112,7 @@ class RegionTransfers final : public BlockListener {
     std::unordered_map<EntryIndex, Waiting> waiting;
     std::vector<RegionSources::Stored> computed;  // of the call of Store that runs
     std::deque<Waiting> woken;                    // no transfer moves their blocks any more
+    bool to_close = false;                        // when its turn in `going_on_` comes
     bool closing = false;
     std::vector<BlockIndex> to_cancel;  // of a region that is closing: those not looked at yet
     bool goes_on = false;               // in `going_on_`
@@ -181,7 +183,9 @@ class RegionTransfers final : public BlockListener {
   // One block of a transfer has ended; with the last, the transfer has.
   void End(Region* region, BlockIndex block, Outcome outcome,
            MissReason reason = MissReason::kNone);
-  void CancelAll(Region* region);
+  void CloseLater(Region* region);
+  // Does nothing if it is closing already.
+  void CancelAll(Region* region, size_t* most);
   void ForgetIfClosed(Regions::iterator region);
   // The same in an event of its own: the listeners after this one are told of the region's pool
   // yet.
@@ -194,7 +198,8 @@ class RegionTransfers final : public BlockListener {
   PrefixTouches& touches_;
   Canary& canary_;
   Regions regions_;
-  std::unordered_map<SessionId, std::vector<PoolId>> of_session_;  // those that close, too
+  // Regions that close stand here, too; a session that has ended does not.
+  std::unordered_map<SessionId, std::unordered_set<PoolId>> of_session_;
   std::deque<PoolId> going_on_;  // regions, some of them closed by now
   std::vector<PoolId> unread_;   // that have closed but for others' loads that read them
   std::map<TenantLine, StoreLine> stores_;

@@ -504,6 +504,39 @@ TEST_F(CacheRegionsTest, AllRegionsOfASessionAreClosedTogether) {
   EXPECT_EQ(cache_->Gauges().regions, 0u);
 }
 
+// A client may have as many as it has mappings, and die with them.
+TEST_F(CacheRegionsTest, ManyRegionsOfASessionAreClosedInParts) {
+  constexpr uint32_t kRegions = 1000;
+  Start();
+  const auto regions = [this] { return cache_->Gauges().regions; };
+  const auto open = [&] {
+    for (uint32_t i = 0; i < kRegions; ++i) {
+      RegionMemory memory{.lent = {.bytes = kBlockBytes},
+                          .blocks = 1,
+                          .block_tokens = kBlockTokens,
+                          .pieces = {{0, kBlockBytes, kBlockBytes}}};
+      const auto model = static_cast<uint8_t>(1 + i / 50);
+      ASSERT_TRUE(cache_->OpenRegion(kBob, Identity("tenant", model), std::move(memory)));
+    }
+  };
+  const auto expect_parts = [&] {
+    EXPECT_GE(regions(), kRegions * 9 / 10);
+    for (size_t before = regions(); machine_->loop.RunOne(); before = regions()) {
+      EXPECT_LE(before - regions(), kRegions / 10);
+    }
+    EXPECT_EQ(regions(), 0u);
+    EXPECT_THAT(machine_->device->lent(), IsEmpty());
+  };
+  open();
+  bool closed = false;
+  cache_->CloseRegions(kBob, [&] { closed = true; });
+  expect_parts();
+  EXPECT_TRUE(closed);
+  open();
+  cache_->CloseSession(kBob);
+  expect_parts();
+}
+
 TEST_F(CacheRegionsTest, ARegionThatIsBeingClosedIsWaitedForWithTheOthers) {
   Start();
   const PoolId region = OpenRegion();
