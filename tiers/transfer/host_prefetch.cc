@@ -32,22 +32,24 @@ HostPrefetch::HostPrefetch(CacheState* state, PrefixFinder* finder, HostSlots* h
 
 void HostPrefetch::Begin(SessionId session, NamespaceId namespace_id, std::vector<BlockHash> hashes,
                          Done done) {
-  const TenantId tenant = state_.blocks.namespaces[namespace_id.value].tenant;
-  Share& share = shares_[tenant.value];
+  const Namespace& name_space = state_.blocks.namespaces[namespace_id.value];
+  Share& share = shares_[name_space.tenant.value];
+  Waiting& waiting = waiting_[name_space.line];
   const size_t end = hashes.size();
   Request request{.session = session,
                   .namespace_id = namespace_id,
-                  .tenant = tenant,
+                  .tenant = name_space.tenant,
+                  .line = name_space.line,
                   .hashes = std::move(hashes),
                   .done = std::move(done),
                   .end = end};
-  if (!state_.has_disk() || end == 0 || share.waiting_blocks + request.price() > kMostBlocks) {
-    return request.done(0);
-  }
-  if (share.waiting_blocks == 0) share.moved_ms = state_.clock.NowMs();
+  const size_t with_this = waiting.blocks + share.waiting_blocks + 2 * request.price();
+  if (!state_.has_disk() || end == 0 || with_this > 2 * kMostBlocks) return request.done(0);
+  if (waiting.blocks == 0) waiting.moved_ms = state_.clock.NowMs();
+  waiting.blocks += request.price();
   share.waiting_blocks += request.price();
   requests_.emplace(++last_request_, std::move(request));
-  lines_.Push(state_.blocks.namespaces[namespace_id.value].line, last_request_);
+  lines_.Push(name_space.line, last_request_);
 }
 
 // Its reads still arrive, for no one.
@@ -55,7 +57,7 @@ void HostPrefetch::ForgetSession(SessionId session) {
   std::erase_if(requests_, [&](const auto& item) {
     const Request& request = item.second;
     if (request.session != session) return false;
-    shares_[request.tenant.value].waiting_blocks -= request.price();
+    GiveBack(request);
     return true;
   });
 }
@@ -83,7 +85,7 @@ void HostPrefetch::OnEnded(std::span<const BlockEnd> ends) {
     const auto request = requests_.find(read.request);
     if (request == requests_.end()) continue;
     --request->second.reading;
-    shares_[request->second.tenant.value].moved_ms = state_.clock.NowMs();
+    waiting_[request->second.line].moved_ms = state_.clock.NowMs();
     if (!in_host) request->second.end = std::min(request->second.end, read.position);
     EndIfDone(request);
   }
@@ -118,7 +120,7 @@ bool HostPrefetch::SeeToNext(RequestId id, Request* request) {
   Loader::HostRead read = in_memory ? Loader::HostRead::kBegun : Loader::HostRead::kRefused;
   if (!in_memory && entry.on_disk()) read = ReadFromDisk(id, request, index);
   if (read == Loader::HostRead::kLater) return false;
-  shares_[request->tenant.value].moved_ms = state_.clock.NowMs();
+  waiting_[request->line].moved_ms = state_.clock.NowMs();
   if (read == Loader::HostRead::kRefused) {
     request->end = request->next;
   } else {
@@ -172,7 +174,7 @@ void HostPrefetch::Tick() {
   }
   for (auto next = requests_.begin(); next != requests_.end();) {
     const auto request = next++;
-    if (now_ms - shares_[request->second.tenant.value].moved_ms < kPatienceMs) continue;
+    if (now_ms - waiting_[request->second.line].moved_ms < kPatienceMs) continue;
     if (request->second.next < request->second.end) {
       request->second.end = request->second.next;
       ++state_.stats.host_prefetches_cut;
@@ -192,12 +194,17 @@ void HostPrefetch::EndIfDone(Requests::iterator found) {
   if (found->second.next < found->second.end || found->second.reading > 0) return;
   const Request request = std::move(found->second);
   requests_.erase(found);
-  shares_[request.tenant.value].waiting_blocks -= request.price();
+  GiveBack(request);
   if (request.end > 0) {
     touches_.TouchPrefix(
         state_.blocks.Find({request.namespace_id, request.hashes[request.end - 1]}));
   }
   request.done(static_cast<uint32_t>(request.end));
+}
+
+void HostPrefetch::GiveBack(const Request& request) {
+  shares_[request.tenant.value].waiting_blocks -= request.price();
+  waiting_[request.line].blocks -= request.price();
 }
 
 }  // namespace kvtier

@@ -38,7 +38,8 @@ namespace kvtier {
 class HostPrefetch final : public BlockListener {
  public:
   // The limit of one tenant's requests that have not ended, each of which counts as kRequestPrice
-  // more, because ticks look at all requests; requests beyond it are answered at once.
+  // more, because ticks look at all requests; requests beyond it are answered at once. Tenants
+  // without quotas have twice as much together, of which each leaves as much to others as it has.
   static constexpr size_t kMostBlocks = 1u << 18;
   static constexpr size_t kRequestPrice = 64;
   // `in_memory`: as many blocks of the prefix are in memory now, or on their way for another.
@@ -69,6 +70,7 @@ class HostPrefetch final : public BlockListener {
     SessionId session;
     NamespaceId namespace_id;
     TenantId tenant;
+    TenantLine line;
     std::vector<BlockHash> hashes;
     Done done;
     size_t next = 0;       // before it all has been seen to
@@ -81,7 +83,11 @@ class HostPrefetch final : public BlockListener {
   struct Share {
     size_t waiting_blocks = 0;   // of requests that have not ended, with their prices
     uint64_t brought_bytes = 0;  // that count
-    int64_t moved_ms = 0;        // when a request last got on, or the first came
+  };
+  // A tenant's part of the share that it has with others.
+  struct Waiting {
+    size_t blocks = 0;
+    int64_t moved_ms = 0;  // when a request last got on, or the first came
   };
   using Requests = std::unordered_map<RequestId, Request>;
   // A block that was brought, or is being read.
@@ -108,6 +114,8 @@ class HostPrefetch final : public BlockListener {
   enum class Fate : uint8_t { kWaits, kUsed, kUnused };
   [[nodiscard]] Fate FateOf(const Brought& brought, int64_t now_ms) const;
   void EndIfDone(Requests::iterator request);
+  // The request waits no more.
+  void GiveBack(const Request& request);
 
   CacheState& state_;
   PrefixFinder& finder_;
@@ -122,7 +130,8 @@ class HostPrefetch final : public BlockListener {
   std::deque<Brought> brought_;
   uint64_t brought_bytes_ = 0;  // of all tenants
   std::vector<Share> shares_;   // by tenant
-  uint32_t looks_left_ = 0;     // in this event
+  std::unordered_map<TenantLine, Waiting> waiting_;
+  uint32_t looks_left_ = 0;  // in this event
 };
 
 }  // namespace kvtier

@@ -170,6 +170,28 @@ TEST_F(CacheHostPrefetchTest, RequestsBeyondWhatATenantMayHaveWaitingAreAnswered
   EXPECT_EQ(waiting[kMost - 2].in_memory(), std::nullopt);
 }
 
+TEST_F(CacheHostPrefetchTest, RequestsOfATenantWithoutQuotasRefuseNoOther) {
+  CacheSetup setup{.pool_blocks = 32, .host_slots = 32, .disk_slots = 64};
+  setup.options.max_disk_read_bytes = 4 * kBlockBytes;
+  StartWithBlocksOnDisk(setup);
+  (void)StoreAll(OpenRegion(kBob, {}, 0, "other"), Sequence(4, 8));
+  DrainAndRestart();
+  region_ = OpenRegion();
+  const PoolId other = OpenRegion(kBob, {}, 0, "other");
+  machine_->loop.Hold(file().source());
+  constexpr size_t kMost = HostPrefetch::kMostBlocks / (HostPrefetch::kRequestPrice + 8);
+  std::vector<PendingPrefetch> waiting;
+  for (size_t i = 0; i < kMost; ++i) waiting.push_back(Prefetch(Sequence(1, 8)));
+  EXPECT_EQ(waiting.back().in_memory(), std::nullopt);
+  EXPECT_THAT(Prefetch(Sequence(2, 8)).in_memory(), Optional(0u)) << "it is a tenant's limit";
+  const PendingPrefetch others = PrefetchFor(other, Sequence(4, 8), kBob);
+  EXPECT_EQ(others.in_memory(), std::nullopt);
+  machine_->loop.LetGo(file().source());
+  Settle();
+  EXPECT_THAT(others.in_memory(), Optional(8u));
+  EXPECT_THAT(waiting.back().in_memory(), Optional(8u));
+}
+
 TEST_F(CacheHostPrefetchTest, WhatIsNeverLoadedCountsForAMinute) {
   StartWithBlocksOnDisk({.pool_blocks = 32, .host_slots = 16});
   (void)Prefetch(Sequence(1, 8));
