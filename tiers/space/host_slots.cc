@@ -329,11 +329,18 @@ HostSlots::Outcome HostSlots::EvictWithin(uint64_t part, const SpaceRequest& req
     search = {};
     return Outcome::kAllocated;
   }
+  // It goes on waiting for all that it waited for: two that began anew by turns would have no end.
+  if (search.slots != request.slots) {
+    search = {.slots = request.slots,
+              .takes_awaited = search.takes_awaited,
+              .waits_since = search.waits_since};
+  }
   const uint64_t candidates = order_.size([&](TenantId tenant) { return Admits(request, tenant); });
+  const uint64_t last_step = state_.stats.host_eviction_steps + part;
+  const auto left = [&] { return state_.stats.host_eviction_steps < last_step; };
   // A tier may be full of pinned blocks, or of blocks that are being loaded.
-  std::vector<uint64_t> blocked_slabs;
-  for (uint64_t steps = std::min(candidates, part); steps > 0; --steps) {
-    const EntryIndex coldest = Coldest(request, &search, &steps);
+  for (uint64_t looks = std::min(candidates, part); looks > 0 && left(); --looks) {
+    const EntryIndex coldest = Coldest(request, &search, &looks);
     if (coldest == kNoEntry) break;
     const BlockEntry& entry = state_[coldest];
     const uint64_t slab = entry.host_slot.value * kHostSlotUnit / allocator_.slab_bytes();
@@ -341,7 +348,7 @@ HostSlots::Outcome HostSlots::EvictWithin(uint64_t part, const SpaceRequest& req
     const uint64_t address = slab * allocator_.slab_bytes();
     const bool whole_slab =
         !own && !allocator_.Leaving(address) && allocator_.ClassAt(address) != request.slots;
-    if (Kept(state_, entry) || (whole_slab && std::ranges::count(blocked_slabs, slab) > 0)) {
+    if (Kept(state_, entry) || (whole_slab && search.blocked_slabs.contains(slab))) {
       PassOver(coldest, &search);
       continue;
     }
@@ -368,10 +375,10 @@ HostSlots::Outcome HostSlots::EvictWithin(uint64_t part, const SpaceRequest& req
     if (eviction != SlabEviction::kBlocked) {
       return eviction == SlabEviction::kDone ? Outcome::kAllocated : Outcome::kWait;
     }
-    blocked_slabs.push_back(slab);
+    search.blocked_slabs.insert(slab);
     PassOver(coldest, &search);
   }
-  if (search.passed_over < candidates && candidates > part) {
+  if (search.passed_over < candidates && !left()) {
     // There are more to look at, in an event of their own; not if all were, and nothing has changed
     // since: several requests that wait for the same blocks would search in turn without end.
     search.goes_on = search.waits_since != changes_;
@@ -409,6 +416,8 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
   std::vector<EntryIndex> owners;
   allocator_.ForEachInSlab(
       state_[coldest].host_slot.value * kHostSlotUnit, [&](uint64_t, EntryIndex owner) {
+        ++state_.stats.host_eviction_steps;
+        if (outcome == SlabEviction::kBlocked) return;
         // A slot that an earlier daemon left is no block's until it has been checked.
         if (owner == kNoEntry) {
           outcome = SlabEviction::kBlocked;

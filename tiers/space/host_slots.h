@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <unordered_set>
 #include <vector>
 
 #include "tiers/memory/slab_allocator.h"
@@ -107,7 +108,9 @@ class HostSlots {
   // How far one kind of search for a victim has come: since it evicted a block, or all had been
   // looked at.
   struct Search {
-    uint64_t passed_over = 0;    // could not leave
+    SlotClass slots;           // of the request; another class begins anew
+    uint64_t passed_over = 0;  // could not leave
+    std::unordered_set<uint64_t> blocked_slabs = {};
     bool passing = false;        // some of these will give their slots back soon
     bool spared = false;         // some could have left, but clients await them
     bool takes_awaited = false;  // it spares these no more
@@ -163,7 +166,7 @@ class HostSlots {
   // bytes under the cap. In one event the requests of a tenant look at a part of the blocks; those
   // that are refused all the same, as many as ask, cost no second look.
   [[nodiscard]] Outcome EvictFor(const SpaceRequest& request);
-  // The same within so many steps.
+  // The same within so many steps; a slab that it has begun to look through may be more.
   [[nodiscard]] Outcome EvictWithin(uint64_t part, const SpaceRequest& request);
   // See EndPinsBeyondShare.
   [[nodiscard]] EntryIndex EndPins(const SpaceRequest& request);
@@ -172,6 +175,7 @@ class HostSlots {
     kWait,     // for writes to disk that have been asked for
     kBlocked,  // a block is pinned or in flight, for an unknown time: another slab has to go
   };
+  // Counts all blocks of the slab as steps.
   [[nodiscard]] SlabEviction EvictSlab(EntryIndex coldest);
   // The block cannot leave now: it is looked at again after all others.
   void PassOver(EntryIndex entry, Search* search);

@@ -395,5 +395,110 @@ TEST_F(CacheRegionWorkTest, LoadsThatWaitedTooLongForHostFailInParts) {
   Settle();
 }
 
+class CacheSlabSearchTest : public CacheRegionWorkTest {
+ protected:
+  [[nodiscard]] static CacheSetup WithSlabs(uint32_t slabs, uint32_t part_blocks) {
+    CacheSetup setup;
+    setup.host_slots = slabs * kSlotsPerSlab;
+    setup.disk_slots = 0;
+    setup.options.search_part_blocks = part_blocks;
+    return setup;
+  }
+  // A store for another tenant without quotas, in a line of its own, of blocks of twice the size.
+  PendingTransfer StoreLarge(PoolId* region) {
+    RegionMemory memory{.lent = {.bytes = 2 * kBlockBytes},
+                        .blocks = 1,
+                        .block_tokens = kBlockTokens,
+                        .pieces = {{0, 2 * kBlockBytes, 2 * kBlockBytes}}};
+    *region =
+        cache_->OpenRegion(kBob, Identity("large", 2, 2 * kBlockBytes), std::move(memory)).value();
+    return StoreSingly(*region, {TestHash(9, 0)});
+  }
+  // Blocks of which none follows another.
+  PendingTransfer StoreSingly(PoolId region, const Hashes& hashes) {
+    std::vector<BlockIndex> blocks;
+    std::vector<StoreRequest> requests;
+    for (const BlockHash& hash : hashes) {
+      blocks.emplace_back(static_cast<uint32_t>(blocks.size()));
+      requests.push_back({.block = blocks.back(), .hash = hash, .tokens = kBlockTokens});
+    }
+    const PendingTransfer pending = Begin(region, blocks);
+    cache_->Store(region, requests);
+    return pending;
+  }
+};
+
+// The coldest blocks lie round about in slabs of another size that pins hold.
+TEST_F(CacheSlabSearchTest, SlabsThatCannotBeEmptiedAreLookedThroughInPartsAndOnce) {
+  constexpr uint32_t kSlabs = 128;
+  constexpr uint32_t kPinned = kSlabs / 2;
+  constexpr uint32_t kPart = 64;
+  Start(WithSlabs(kSlabs, kPart));
+  const PoolId region = OpenLargeRegion();
+  const Hashes hashes = Sequence(1, kSlabs * kSlotsPerSlab);
+  const PendingTransfer stored = StoreSingly(region, hashes);
+  machine_->loop.RunAll();
+  ASSERT_EQ(stored->copied, hashes.size());
+  Hashes pinned;
+  Hashes round;
+  for (uint32_t i = 0; i < kPinned * kSlotsPerSlab; ++i) {
+    round.push_back(hashes[i % kPinned * kSlotsPerSlab + i / kPinned]);
+    if (i < kPinned) pinned.push_back(round.back());
+  }
+  ASSERT_EQ(*cache_->Pin(kAlice, region, pinned, /*ttl_ms=*/3'600'000), kPinned);
+  (void)BeginLoad(region, round);
+  machine_->loop.RunAll();
+  (void)BeginLoad(region, Hashes(hashes.begin() + kPinned * kSlotsPerSlab, hashes.end()));
+  machine_->loop.RunAll();
+  const uint64_t before = cache_->stats().host_eviction_steps;
+  PoolId other;
+  const PendingTransfer large = StoreLarge(&other);
+  EXPECT_LE(MostLookedAtInOneEvent(), kPart + kSlotsPerSlab);
+  ASSERT_TRUE(large.ended());
+  EXPECT_EQ(large->copied, 1u);
+  // Each block is looked at by itself and with its slab, and then the first slab that may go.
+  const uint64_t steps = cache_->stats().host_eviction_steps - before;
+  EXPECT_GE(steps, 2 * kPinned * kSlotsPerSlab);
+  EXPECT_LE(steps, 2 * kPinned * kSlotsPerSlab + kPart);
+}
+
+// Pins hold as many slabs as they may, and the others are another tenant's.
+class CachePinnedSlabsTest : public CacheSlabSearchTest {
+ protected:
+  static constexpr uint32_t kOthers = 2;
+  static constexpr uint32_t kPinned = 18;
+
+  // Returns a region for blocks of the pinned size. The second coldest of these may be a block that
+  // is not pinned.
+  PoolId StartPinned(bool one_may_leave) {
+    // The part divides the blocks to look at, with the one that is stored.
+    CacheSetup setup = WithSlabs(kPinned + kOthers, /*part_blocks=*/29);
+    setup.options.pin_fraction = 0.9;
+    setup.options.tenants = {
+        {.name = "other",
+         .tiers = {TierQuota{}, TierQuota{.reserved_bytes = kOthers * kSlabBytes}, {}}}};
+    Start(setup);
+    (void)StoreAll(OpenRegion(kAlice, {}, 0, "other"), Sequence(4, kOthers * kSlotsPerSlab));
+    const PoolId region = OpenLargeRegion();
+    PinInHost(region, Sequence(1, 1));
+    if (one_may_leave) (void)StoreSingly(region, {TestHash(2, 0)});
+    machine_->loop.RunAll();
+    PinInHost(region, Sequence(3, kPinned * kSlotsPerSlab - 1 - (one_may_leave ? 1 : 0)));
+    return region;
+  }
+};
+
+// A whole slab cannot leave, and one block of it can.
+TEST_F(CachePinnedSlabsTest, ASearchForOneSizeIsNotEndedByThatForAnother) {
+  const PoolId region = StartPinned(/*one_may_leave=*/true);
+  PoolId other;
+  EXPECT_FALSE(StoreLarge(&other).ended()) << "it has looked at a part";
+  cache_->CloseRegion(other, [] {});
+  const PendingTransfer small = StoreSingly(region, {TestHash(5, 0)});
+  machine_->loop.RunAll();
+  ASSERT_TRUE(small.ended());
+  EXPECT_EQ(small->copied, 1u);
+}
+
 }  // namespace
 }  // namespace kvtier
