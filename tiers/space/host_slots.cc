@@ -275,26 +275,31 @@ void HostSlots::Asked::GoOnWith(const SlotClass& slots, uint64_t pumps) {
   next_since = pumps;
 }
 
-void HostSlots::Asked::NoteEnd(const SlotClass& slots, uint64_t changes) {
-  if (next == slots) next.reset();
+void HostSlots::Asked::NoteEnd(const End& end, uint64_t changes) {
+  if (next == end.slots) next.reset();
   if (std::exchange(ended_since, changes) != changes) ended.clear();
-  if (ended.size() < kMostEndedClasses) ended.push_back(slots);
+  std::erase_if(ended, [&](const End& earlier) { return earlier.slots == end.slots; });
+  if (ended.size() < kMostEndedClasses) ended.push_back(end);
 }
 
-bool HostSlots::Asked::HasEnded(const SlotClass& slots, uint64_t changes) const {
-  return ended_since == changes &&
-         (ended.size() >= kMostEndedClasses || std::ranges::count(ended, slots) > 0);
+std::optional<HostSlots::Asked::End> HostSlots::Asked::EndOf(const SlotClass& slots,
+                                                             uint64_t changes) const {
+  if (ended_since != changes) return std::nullopt;
+  const auto found = std::ranges::find(ended, slots, &End::slots);
+  if (found != ended.end()) return *found;
+  if (ended.size() < kMostEndedClasses) return std::nullopt;
+  return End{slots, Outcome::kWait, 0};
 }
 
 HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
   Asked& asked = shares_[request.tenant.value].asked[static_cast<size_t>(request.from)];
   const uint64_t pumps = state_.parts.pumps();
-  const bool same = asked.full_in == pumps && asked.full_since == changes_;
-  if (same && asked.full_of == request.slots) return Outcome::kFull;
+  const std::optional<Asked::End> end = asked.EndOf(request.slots, changes_);
+  if (end && end->in == pumps && end->outcome == Outcome::kFull) return Outcome::kFull;
   uint64_t& left = state_.parts.LeftOf(&asked.part);
   const bool others_turn = asked.IsOthersTurn(request.slots, pumps);
   if (left == 0 || others_turn) {
-    if (asked.HasEnded(request.slots, changes_)) return Outcome::kWait;
+    if (end) return end->outcome;
     if (!others_turn) asked.GoOnWith(request.slots, pumps);
     state_.SchedulePart();
     return Outcome::kWait;
@@ -309,12 +314,9 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
     state_.SchedulePart();
   }
   left -= std::min(left, state_.stats.host_eviction_steps - before);
-  if (outcome == Outcome::kFull) {
-    asked.full_in = pumps;
-    asked.full_since = changes_;
-    asked.full_of = request.slots;
+  if (outcome != Outcome::kAllocated && !goes_on) {
+    asked.NoteEnd({request.slots, outcome, pumps}, changes_);
   }
-  if (outcome != Outcome::kAllocated && !goes_on) asked.NoteEnd(request.slots, changes_);
   return outcome;
 }
 

@@ -121,22 +121,25 @@ class HostSlots {
   // nothing left of it is the first in the next event, if it has not come to an end since something
   // changed. Otherwise requests for slots of several classes would search in turn without end.
   struct Asked {
+    // How the search for one class has ended.
+    struct End {
+      SlotClass slots;
+      Outcome outcome;
+      uint64_t in;  // EventParts::pumps
+    };
     EventPart part;
-    uint64_t full_in = 0;     // EventParts::pumps when none was left to evict for
-    uint64_t full_since = 0;  // `changes_` then
-    SlotClass full_of;        // slots of this class
     std::optional<SlotClass> next;
-    uint64_t next_since = 0;       // EventParts::pumps when that was known
-    std::vector<SlotClass> ended;  // whose searches have ended
-    uint64_t ended_since = 0;      // since `changes_` was that
+    uint64_t next_since = 0;   // EventParts::pumps when that was known
+    std::vector<End> ended;    // one of each class
+    uint64_t ended_since = 0;  // since `changes_` was that
 
     // Another class is first in this event. REQUIRES: its requests, if any are left, come anew.
     [[nodiscard]] bool IsOthersTurn(const SlotClass& slots, uint64_t pumps) const {
       return next && *next != slots && next_since + 1 >= pumps;
     }
     void GoOnWith(const SlotClass& slots, uint64_t pumps);
-    void NoteEnd(const SlotClass& slots, uint64_t changes);
-    [[nodiscard]] bool HasEnded(const SlotClass& slots, uint64_t changes) const;
+    void NoteEnd(const End& end, uint64_t changes);
+    [[nodiscard]] std::optional<End> EndOf(const SlotClass& slots, uint64_t changes) const;
   };
   // One tenant's share.
   struct Share {

@@ -500,5 +500,16 @@ TEST_F(CachePinnedSlabsTest, ASearchForOneSizeIsNotEndedByThatForAnother) {
   EXPECT_EQ(small->copied, 1u);
 }
 
+TEST_F(CachePinnedSlabsTest, ASizeThatCannotBeHadIsRefusedWhileAnotherIsSearchedFor) {
+  const PoolId region = StartPinned(/*one_may_leave=*/false);
+  const PendingTransfer first = StoreSingly(region, {TestHash(5, 0)});
+  machine_->loop.RunAll();
+  ASSERT_TRUE(first.ended());
+  EXPECT_EQ(first->failed.size(), 1u);
+  PoolId other;
+  EXPECT_FALSE(StoreLarge(&other).ended()) << "it has looked at a part";
+  EXPECT_TRUE(StoreSingly(region, {TestHash(6, 0)}).ended()) << "nothing has changed since";
+}
+
 }  // namespace
 }  // namespace kvtier
