@@ -121,6 +121,7 @@ EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier) {
 // round.
 void Cache::Impl::Pump() {
   state.parts.Begin();
+  loads.BeginEvent();
   bool progressed = true;
   while (progressed) {
     progressed = up.acquirer.Pump();

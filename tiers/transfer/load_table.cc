@@ -111,11 +111,10 @@ void LoadTable::Forget(Loads::iterator load) {
 std::vector<CountedStep> LoadTable::BlocksQueued(const CachePool& pool,
                                                  std::span<const EntryIndex> entries) {
   std::vector<LoadId> counting;
-  size_t looks = part_blocks_;
   for (const EntryIndex entry : entries) {
     waiters_.ForEach(pool, entry, [&](const LoadWaiter& waiter) {
-      if (looks == 0) return false;
-      --looks;
+      if (looks_left_ == 0) return false;
+      --looks_left_;
       const auto found = loads_.find(waiter.load);
       if (found == loads_.end() || !found->second.counts_blocks()) return true;
       found->second.on_way[waiter.position] = true;
@@ -164,7 +163,7 @@ void LoadTable::OnEnded(std::span<const BlockEnd> ends) {
 }
 
 void LoadTable::TellSome() {
-  for (size_t told = 0; !ended_.empty() && told < part_blocks_; ++told) {
+  for (; !ended_.empty() && tells_left_ > 0; --tells_left_) {
     Ended& ended = ended_.front();
     const LoadWaiter waiter = waiters_.Next(&ended.row);
     const auto found = loads_.find(waiter.load);
@@ -193,7 +192,9 @@ void LoadTable::BlockEnded(Load* load, const LoadWaiter& waiter, MissReason reas
 // When all are told: a load hears once of blocks that arrived together.
 void LoadTable::ReportSome() {
   if (!ended_.empty()) return;
-  for (size_t looked_at = 0; !touched_.empty() && looked_at < part_blocks_; ++looked_at) {
+  // A report may call back, and have a part begin.
+  size_t left = tells_left_;
+  for (; !touched_.empty() && left > 0; --left) {
     const LoadId id = touched_.front();
     touched_.pop_front();
     const auto found = loads_.find(id);
@@ -203,13 +204,16 @@ void LoadTable::ReportSome() {
     const size_t hits = load.hits.size();
     const uint32_t before = load.ready;
     AdvancePrefix(&load);
-    looked_at += load.ready - before;
+    size_t looked_at = load.ready - before;
     // All of them are counted when a load ends.
     if (Advance(id, std::exchange(load.cut, false) || load.ready != before)) looked_at += hits;
+    left -= std::min(left - 1, looked_at);
   }
+  tells_left_ = left;
 }
 
 void LoadTable::GoOn() {
+  BeginEvent();
   CloseSome();
   TellSome();
   ReportSome();

@@ -82,8 +82,8 @@ class LoadTable final : public BlockListener {
  public:
   using Report = std::function<void(SessionId, const LoadProgress&)>;
   // `report` is called from OnEnded, LeavePool and GoOn, and from Close if the first was called for
-  // the load while it was open. How each load ended is counted in `stats`. One call ends loads of
-  // `part_blocks` hits.
+  // the load while it was open. How each load ended is counted in `stats`. One call closes loads of
+  // `part_blocks` hits; one event hands to the device, tells and reports as many.
   LoadTable(CacheStats* stats, uint32_t part_blocks, Report report)
       : stats_(*stats), part_blocks_(part_blocks), report_(std::move(report)) {}
 
@@ -137,7 +137,9 @@ class LoadTable final : public BlockListener {
   // The same for those into one pool; each is reported as finished, kCancelled. REQUIRES: none of
   // them is open.
   void LeavePool(SessionId session, PoolId pool);
-  // Closes and reports the next part of the loads that are left.
+  // Another part may be handed to devices, told and reported from now on.
+  void BeginEvent() { looks_left_ = tells_left_ = part_blocks_; }
+  // Closes and reports the next part of the loads that are left, in an event of its own.
   void GoOn();
   [[nodiscard]] bool HasMore() const {
     return !closing_.empty() || !ended_.empty() || !touched_.empty();
@@ -190,6 +192,8 @@ class LoadTable final : public BlockListener {
 
   CacheStats& stats_;
   const uint32_t part_blocks_;
+  size_t looks_left_ = part_blocks_;  // of this event's parts: at loads that wait for a copy
+  size_t tells_left_ = part_blocks_;  // and of loads to be told and reported
   Report report_;
   std::unordered_map<SessionId, std::function<void(const LoadProgress&)>> listeners_;
   Loads loads_;

@@ -90,6 +90,7 @@ TEST_F(LoadTableTest, ALoadThatEndsBeforeItsPartIsForgottenOnce) {
   ASSERT_TRUE(table_.HasMore());
   for (uint32_t entry = 1; entry < next_entry_; ++entry) {
     const BlockEnd arrived{.block = {EntryIndex(entry), 0}, .pool = &pool_};
+    table_.BeginEvent();
     table_.OnEnded(std::span(&arrived, 1));
   }
   EXPECT_EQ(table_.size(), 0u);
@@ -153,6 +154,7 @@ TEST_F(LoadTableTest, LoadsThatWaitForACopyAreHandedToTheDeviceInABoundedPart) {
   };
   all_arrive({Arrived(2), Arrived(3)});
   const EntryIndex first(1);
+  table.BeginEvent();
   const std::vector<CountedStep> steps = table.BlocksQueued(pool_, std::span(&first, 1));
   EXPECT_EQ(steps.size(), kPart);
   uint32_t counted = 0;
@@ -165,6 +167,25 @@ TEST_F(LoadTableTest, LoadsThatWaitForACopyAreHandedToTheDeviceInABoundedPart) {
     EXPECT_EQ(value, counter->ValueOf(4));
   }
   EXPECT_EQ(table.size(), 0u);
+}
+
+// As reads that are given up together.
+TEST_F(LoadTableTest, BlocksThatEndOneByOneInOneEventAreToldInABoundedPartOfIt) {
+  constexpr uint32_t kLoads = 1000;
+  constexpr uint32_t kEnded = 100;
+  std::vector<EntryIndex> awaited;
+  for (uint32_t i = 1; i <= kEnded + 1; ++i) awaited.emplace_back(i);
+  for (uint32_t i = 0; i < kLoads; ++i) OpenLoad(kAlice, awaited);
+  for (uint32_t i = 1; i <= kEnded; ++i) {
+    const BlockEnd end = Arrived(i);
+    table_.OnEnded(std::span(&end, 1));
+  }
+  EXPECT_LE(reports_.size(), kPartBlocks);
+  for (size_t before = reports_.size(); table_.HasMore(); before = reports_.size()) {
+    table_.GoOn();
+    EXPECT_LE(reports_.size() - before, kPartBlocks);
+  }
+  EXPECT_EQ(reports_.back().ready, kEnded);
 }
 
 // The load has ended by the failure before the block that comes last.
