@@ -303,24 +303,40 @@ size_t Acquirer::waiting() const {
   return total;
 }
 
+// Any number may wait behind one acquire, and be served when that is. The next part begins with the
+// line behind the one that had the last of this.
 bool Acquirer::Pump() {
   bool progressed = false;
+  const uint64_t& left = state_.parts.LeftOf(&served_);
   // An answer may call back into the cache, which may end other lines.
-  for (auto next = lines_.begin(); next != lines_.end();) {
-    const PoolId id = next->first;
-    Line& line = next->second;
-    CachePool* const pool = state_.blocks.FindPool(id);
-    while (!line.empty() && !line.front().goes_on()) {
-      if (!pools_.EnsureFree(pool, RoomFor(*pool, line.front()))) break;
-      const Outcome outcome = Serve(&line.front());
-      if (outcome == Outcome::kWaits) break;
-      progressed = true;
-      if (outcome == Outcome::kAnswered) line.pop_front();
-    }
-    if (line.empty()) lines_.erase(id);
-    next = lines_.upper_bound(id);
+  for (size_t lines = lines_.size(); lines > 0 && left > 0 && !lines_.empty(); --lines) {
+    auto next = lines_.upper_bound(last_served_);
+    if (next == lines_.end()) next = lines_.begin();
+    last_served_ = next->first;
+    progressed |= PumpLine(next);
   }
+  if (left == 0 && !lines_.empty()) state_.SchedulePart();
   TellDevices();
+  return progressed;
+}
+
+bool Acquirer::PumpLine(std::map<PoolId, Line>::iterator of_pool) {
+  const PoolId id = of_pool->first;
+  Line& line = of_pool->second;
+  CachePool* const pool = state_.blocks.FindPool(id);
+  uint64_t& left = state_.parts.LeftOf(&served_);
+  bool progressed = false;
+  while (!line.empty() && !line.front().goes_on() && left > 0) {
+    if (!pools_.EnsureFree(pool, RoomFor(*pool, line.front()))) break;
+    const uint64_t steps = line.front().request.hashes.size() + 1;
+    const Outcome outcome = Serve(&line.front());
+    // Not counted: it would be asked again in each event until it has its room.
+    if (outcome == Outcome::kWaits) break;
+    left -= std::min(left, steps);
+    progressed = true;
+    if (outcome == Outcome::kAnswered) line.pop_front();
+  }
+  if (line.empty()) lines_.erase(id);
   return progressed;
 }
 

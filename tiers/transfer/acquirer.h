@@ -54,7 +54,7 @@ class Acquirer {
   void Cancel(SessionId session, std::optional<PoolId> pool);
   // The next part of what cancelled acquires held; once for each event that the cache schedules.
   void CancelSome();
-  // Serves those waiting whose blocks have become free. True if any was served.
+  // Serves those waiting whose blocks have become free, a part of them. True if any was served.
   bool Pump();
   // The next part of an acquire that is not complete; once for each event that the cache schedules.
   void GoOn();
@@ -73,6 +73,8 @@ class Acquirer {
     kWaits,   // for blocks to become free, of themselves or by force
   };
 
+  // Serves those of one line that wait. True if any was served.
+  [[nodiscard]] bool PumpLine(std::map<PoolId, Line>::iterator of_pool);
   // The next of the line that needs but an event to go on, or its end.
   [[nodiscard]] static Line::iterator NextPart(Line* line);
   // Takes the next part of the operation's request. For one that is forced, blocks make room that
@@ -125,6 +127,8 @@ class Acquirer {
   std::map<PoolId, Line> lines_;             // first come, first served; none is empty
   Line cancelled_;                           // answered; they hold references yet
   PoolId last_in_turn_;                      // of the lines whose first goes on
+  EventPart served_;                         // hashes of those that have waited
+  PoolId last_served_;                       // of the lines
   std::array<bool, kMaxDevices> awaited_{};  // the last value told to each device
 };
 

@@ -205,6 +205,29 @@ TEST_F(CachePartsTest, NobodyTakesTheRoomOfOneThatGoesOn) {
   EXPECT_THAT(behind.result(), IsErrorOf(ErrorCode::kResourceExhausted, "pool_full"));
 }
 
+// They wait behind one that goes on, and need no more than there is.
+TEST_F(CachePartsTest, AcquiresThatHaveWaitedAreServedInParts) {
+  constexpr uint32_t kPart = 8;
+  CacheSetup setup = InPartsOf(kPart, {.pool_blocks = 128, .host_slots = 64, .disk_slots = 128});
+  setup.options.search_part_blocks = kPart;
+  Start(setup);
+  PutInHost(Sequence(1, 3 * kPart));
+  Put(Sequence(2, kPart));
+  const PendingAcquire large = BeginAcquire(kBob, Sequence(1, 3 * kPart));
+  std::vector<PendingAcquire> behind;
+  for (int i = 0; i < 4; ++i) behind.push_back(BeginAcquire(kAlice, Sequence(2, kPart), 1));
+  const auto answered = [&] { return std::ranges::count_if(behind, &PendingAcquire::answered); };
+  EXPECT_EQ(answered(), 0);
+  for (auto before = answered(); machine_->loop.RunOne(); before = answered()) {
+    EXPECT_LE(answered() - before, 1) << "each looks at as many blocks as a part has";
+  }
+  for (const PendingAcquire& acquire : behind) {
+    ASSERT_TRUE(acquire.succeeded());
+    EXPECT_EQ(acquire.reply().hits.size(), kPart);
+  }
+  EXPECT_TRUE(large.succeeded());
+}
+
 TEST_F(CachePartsTest, ReferencesThatAreYetToBeTakenCountForTheLimit) {
   CacheSetup setup = InPartsOf(2);
   setup.options.max_references_per_session = 7;
