@@ -10,10 +10,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "base/posix.h"
 #include "base/units.h"
@@ -23,6 +24,7 @@ namespace kvtier {
 namespace {
 
 constexpr uint64_t kProbeBytes = 4 * kKiB;
+constexpr int64_t kLongestFirstPauseMs = int64_t{24} * 3600 * 1000;
 constexpr mode_t kPrivateDirectory = 0700;
 constexpr mode_t kPrivateFile = 0600;
 
@@ -38,11 +40,10 @@ uint64_t OwnBytes(const std::filesystem::path& directory) {
   return ::stat(path.c_str(), &status) == 0 ? static_cast<uint64_t>(status.st_blocks) * 512 : 0;
 }
 
-Status WriteProbe(const std::string& path) {
+Status WriteFile(const std::string& path, std::string_view bytes) {
   const UniqueFd file(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, kPrivateFile));
   if (!file.valid()) return Failed("create", path);
-  const std::vector<std::byte> bytes(kProbeBytes);
   if (::write(file.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
     return Failed("write", path);
   }
@@ -76,7 +77,7 @@ Status ProbeDirectory(const std::string& directory, const DiskConfig& disk, uint
                      fmt::format("{} of {} wanted", FormatByteSize(room), FormatByteSize(wanted)));
   }
   const std::string path = directory + "/probe";
-  const Status written = WriteProbe(path);
+  const Status written = WriteFile(path, std::string(kProbeBytes, '\0'));
   (void)::unlink(path.c_str());
   return written;
 }
@@ -91,6 +92,23 @@ Status ProbeDisk(const DiskConfig& disk, uint64_t slab_bytes) {
   }
   return probed;
 }
+
+// Others may have put something there, as in /tmp, on which an open would hang.
+int64_t RetryNote::PauseMs() const {
+  std::array<char, 24> text{};
+  int64_t pause_ms = 0;
+  const UniqueFd file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (file.valid() && ::read(file.get(), text.data(), text.size()) > 0) {
+    (void)std::from_chars(text.data(), text.data() + text.size(), pause_ms);
+  }
+  return std::clamp(pause_ms, kFirstPauseMs, kLongestFirstPauseMs);
+}
+
+Status RetryNote::WriteNextPause() const {
+  return WriteFile(path_.native(), std::to_string(4 * PauseMs()));
+}
+
+void RetryNote::Remove() const { (void)::unlink(path_.c_str()); }
 
 DiskRetry::DiskRetry(EventLoop* loop, Executor* executor, std::function<Status()> probe,
                      std::function<void()> on_back, int64_t pause_ms)

@@ -4,8 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
-#include <string>
+#include <utility>
 
 #include "base/executor.h"
 #include "base/gate.h"
@@ -24,14 +25,33 @@ namespace kvtier {
 // errno name; kResourceExhausted "disk_full".
 [[nodiscard]] Status ProbeDisk(const DiskConfig& disk, uint64_t slab_bytes);
 
+// A probe asks for less than a start does, so that one may succeed on a disk that no start can
+// have. The daemon must not end every few seconds for it: a note, a file that outlives the process,
+// says how long a start without its disk is to wait before the first probe. Both may wait for the
+// file system.
+class RetryNote {
+ public:
+  static constexpr int64_t kFirstPauseMs = 5'000;
+  explicit RetryNote(std::filesystem::path path) : path_(std::move(path)) {}
+  // The first pause, unless a start that a probe had asked for went without its disk again.
+  [[nodiscard]] int64_t PauseMs() const;
+  // The daemon is to be started again: if that is in vain, the pause is four times as long, up to a
+  // day. Errors: by errno name.
+  [[nodiscard]] Status WriteNextPause() const;
+  // A start has its disk.
+  void Remove() const;
+
+ private:
+  const std::filesystem::path path_;
+};
+
 // Event loop only.
 class DiskRetry {
  public:
-  static constexpr int64_t kFirstPauseMs = 5'000;
   // `loop` and `executor` are borrowed. `probe` runs on the executor; `on_back` is called once,
   // when it has succeeded. Pauses between probes double from `pause_ms` on, to a minute at most.
   DiskRetry(EventLoop* loop, Executor* executor, std::function<Status()> probe,
-            std::function<void()> on_back, int64_t pause_ms = kFirstPauseMs);
+            std::function<void()> on_back, int64_t pause_ms);
   DiskRetry(const DiskRetry&) = delete;
   DiskRetry& operator=(const DiskRetry&) = delete;
 

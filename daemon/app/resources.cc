@@ -141,14 +141,24 @@ Status Resources::OpenDevices() {
 }
 
 void Resources::WatchForDisk(std::function<void()> on_back) {
-  if (!without_disk_) return WatchForDrives();
+  const RetryNote note(env_.config->server.socket + ".disk-retry");
+  if (!without_disk_) {
+    note.Remove();
+    return WatchForDrives();
+  }
   if (!DiskMayComeBack(*without_disk_)) return;
+  const int64_t pause_ms = note.PauseMs();
+  if (pause_ms > RetryNote::kFirstPauseMs) {
+    env_.log->Warning("disk.back", "the disk could not be had after all: it is tried again in {} s",
+                      pause_ms / 1000);
+  }
   disk_retry_ = std::make_unique<DiskRetry>(
       env_.loop, executor_.get(),
-      [disk = env_.config->disk, slab_bytes = env_.config->cache.slab_bytes] {
-        return ProbeDisk(disk, slab_bytes);
+      [disk = env_.config->disk, slab_bytes = env_.config->cache.slab_bytes, note]() -> Status {
+        KVT_RETURN_IF_ERROR(ProbeDisk(disk, slab_bytes));
+        return note.WriteNextPause();
       },
-      std::move(on_back));
+      std::move(on_back), pause_ms);
 }
 
 // The others serve: the operator says when they are to be stopped for it.
@@ -168,7 +178,8 @@ void Resources::WatchForDrives() {
         log->Warning("disk.drive_back",
                      "a directory that the start had to leave out can be had now: restart the "
                      "daemon to use it");
-      });
+      },
+      RetryNote::kFirstPauseMs);
 }
 
 Status Resources::OpenArena() {

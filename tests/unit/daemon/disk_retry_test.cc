@@ -78,6 +78,20 @@ TEST_F(DiskRetryTest, TellsOnceThatTheDiskIsBackAndNotBefore) {
   EXPECT_EQ(told, 1);
 }
 
+TEST_F(DiskRetryTest, EachStartInVainMakesTheNextPauseLongerUntilOneHasTheDisk) {
+  const RetryNote note(directory_.path() / "note");
+  EXPECT_EQ(note.PauseMs(), RetryNote::kFirstPauseMs);
+  for (int64_t pause_ms = RetryNote::kFirstPauseMs; pause_ms < 3600 * 1000; pause_ms *= 4) {
+    EXPECT_EQ(note.PauseMs(), pause_ms);
+    ASSERT_TRUE(note.WriteNextPause());
+  }
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(note.WriteNextPause());
+  EXPECT_EQ(note.PauseMs(), 24 * 3600 * 1000);
+  note.Remove();
+  EXPECT_EQ(note.PauseMs(), RetryNote::kFirstPauseMs);
+  EXPECT_FALSE(RetryNote(directory_.path() / "none" / "note").WriteNextPause());
+}
+
 TEST_F(DiskRetryTest, OnlyAFaultThatMayPassIsWaitedFor) {
   for (const char* const reason : {"disk_full", "ENOSPC", "EROFS", "EIO", "ENOENT", "index_open"}) {
     EXPECT_TRUE(DiskMayComeBack({ErrorCode::kIoError, reason, ""})) << reason;

@@ -351,6 +351,30 @@ TEST_F(KvtierdService, EndsToBeStartedAgainWhenTheDiskOfAStartWithoutItIsThere) 
   EXPECT_EQ(next.output().find("disk.unavailable: "), std::string::npos) << next.output();
 }
 
+TEST_F(KvtierdService, AStartThatLacksTheDiskAgainWaitsLongerBeforeTheNext) {
+  WriteConfig("");
+  {
+    // The limit lets a probe's file pass, and not the tier's.
+    const Kvtierd::Limits limits{.file_bytes = 1 * kMiB};
+    Kvtierd first(Arguments(), limits);
+    ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+    EXPECT_EQ(first.Wait(), 75) << first.output();
+    Kvtierd second(Arguments(), limits);
+    ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+    EXPECT_TRUE(
+        second.ReadUntil("disk.back: the disk could not be had after all: it is tried "
+                         "again in 20 s"))
+        << second.output();
+  }
+  {
+    Kvtierd with_disk(Arguments());
+    ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+    with_disk.Signal(SIGTERM);
+    EXPECT_EQ(with_disk.Wait(), 0);
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory_.path() / "kvtier.sock.disk-retry"));
+}
+
 TEST_F(KvtierdService, SocketOfARunningDaemonNamesKeyAndRemedy) {
   WriteConfig("");
   Kvtierd first(Arguments());
