@@ -61,18 +61,27 @@ void ThreadExecutor::Run(std::function<void()> work, std::function<void()> done)
   wake_.notify_one();
 }
 
+bool ThreadExecutor::busy() const {
+  const std::lock_guard lock(mutex_);
+  return running_ > 0 || !tasks_.empty();
+}
+
 void ThreadExecutor::Work() {
+  std::unique_lock lock(mutex_);
   while (true) {
-    Task task;
-    {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
-      if (tasks_.empty()) return;
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
-    }
+    wake_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    Task task = std::move(tasks_.front());
+    tasks_.pop_front();
+    ++running_;
+    lock.unlock();
     task.work();
+    lock.lock();
+    --running_;
+    lock.unlock();
     if (task.done) loop_->Post(std::move(task.done));
+    task = {};
+    lock.lock();
   }
 }
 

@@ -88,6 +88,8 @@ class ThreadExecutor final : public Executor {
 
   void Run(std::function<void()> work, std::function<void()> done) override;
   [[nodiscard]] int threads() const override { return static_cast<int>(threads_.size()); }
+  // Work waits or runs, so that the destructor would wait, too.
+  [[nodiscard]] bool busy() const;
 
  private:
   struct Task {
@@ -99,9 +101,10 @@ class ThreadExecutor final : public Executor {
   void Stop();
 
   EventQueue* const loop_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Task> tasks_;
+  int running_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

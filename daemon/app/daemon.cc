@@ -128,10 +128,9 @@ void Daemon::MakeCache() {
   options.token_bytes = config_.events.token_bytes;
   cache_ = std::make_unique<Cache>(options, std::move(environment), std::move(snapshot));
   cache_owner_->NameFiles(resources_.disk()->FileNames());
-  resources_.disk()->Watch(resources_.executor(),
-                           [this](uint32_t drive, const std::string& why, bool with_index) {
-                             return cache_->LoseDrive(drive, why, with_index);
-                           });
+  resources_.disk()->Watch([this](uint32_t drive, const std::string& why, bool with_index) {
+    return cache_->LoseDrive(drive, why, with_index);
+  });
 }
 
 // The configuration was checked against itself only. The disk may be smaller than configured, and
@@ -191,6 +190,7 @@ void Daemon::MakeServers() {
                             .manager = manager_,
                             .server = server_.get(),
                             .cache = cache_.get(),
+                            .idle = [this] { return idle(); },
                             .pools_are_kept = resources_.kept_pools()->keeps()});
   metrics_sources_ = {.config = &config_,
                       .loop = loop_,

@@ -64,10 +64,11 @@ class Daemon {
   // Has `on_back` be called once a disk tier that this start had to do without can be had: then the
   // daemon should be started again. At most once. REQUIRES: started.
   void WatchForDisk(std::function<void()> on_back) { resources_.WatchForDisk(std::move(on_back)); }
-  // No copy, disk I/O or computation is under way: the daemon may be destroyed. Otherwise the
-  // process should end without destroying it, since those still use its memory.
+  // No copy, disk I/O, computation or question to a file system is under way: the daemon may be
+  // destroyed. Otherwise the process should end without destroying it, since those still use its
+  // memory, and may never end.
   [[nodiscard]] bool idle() const {
-    return cache_ == nullptr || (cache_->Idle() && attention_->idle());
+    return cache_ == nullptr || (cache_->Idle() && attention_->idle() && resources_.idle());
   }
   // For the last line of the log: memory that is in use without a daemon surprises.
   [[nodiscard]] std::string WhatStaysKept() const { return resources_.WhatStaysKept(); }

@@ -27,7 +27,7 @@ namespace kvtier {
 
 // A probe asks for less than a start does, so that one may succeed on a disk that no start can
 // have. The daemon must not end every few seconds for it: a note, a file that outlives the process,
-// says how long a start without its disk is to wait before the first probe. Both may wait for the
+// says how long a start without its disk is to wait before the first probe. All may wait for the
 // file system.
 class RetryNote {
  public:

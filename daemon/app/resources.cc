@@ -90,6 +90,9 @@ Status Resources::OpenDisk() {
         DiskTier::Unavailable(*env_.config, *env_.clock, opened.error(), env_.log, env_.manager);
   }
   disk_ = *std::move(opened);
+  if (without_disk_ || !disk_->left_out().empty()) {
+    retry_thread_ = std::make_unique<ThreadExecutor>("kvt-retry", 1, env_.loop);
+  }
   if (disk_->keys_descriptor() < 0) return {};
   const Status kept = descriptors_->Keep(kDiskKeysName, disk_->keys_descriptor());
   if (!kept && env_.config->disk.root_key.empty()) {
@@ -153,7 +156,7 @@ void Resources::WatchForDisk(std::function<void()> on_back) {
                       pause_ms / 1000);
   }
   disk_retry_ = std::make_unique<DiskRetry>(
-      env_.loop, executor_.get(),
+      env_.loop, retry_thread_.get(),
       [disk = env_.config->disk, slab_bytes = env_.config->cache.slab_bytes, note]() -> Status {
         KVT_RETURN_IF_ERROR(ProbeDisk(disk, slab_bytes));
         return note.WriteNextPause();
@@ -170,7 +173,7 @@ void Resources::WatchForDrives() {
   }
   if (missing.directories.empty()) return;
   disk_retry_ = std::make_unique<DiskRetry>(
-      env_.loop, executor_.get(),
+      env_.loop, retry_thread_.get(),
       [missing, slab_bytes = env_.config->cache.slab_bytes] {
         return ProbeDisk(missing, slab_bytes);
       },

@@ -74,6 +74,10 @@ class Resources {
   [[nodiscard]] bool UsesCuda() const;
   // Asks the driver of the GPUs in use whether it still knows a process; empty without any.
   [[nodiscard]] Quarantine::KernelsRemain MakeKernelsRemain();
+  // No file system is asked: this may be destroyed without waiting for one.
+  [[nodiscard]] bool idle() const {
+    return disk_->idle() && (retry_thread_ == nullptr || !retry_thread_->busy());
+  }
   // See Daemon.
   void WatchForDisk(std::function<void()> on_back);
   [[nodiscard]] std::string WhatStaysKept() const;
@@ -106,10 +110,11 @@ class Resources {
   std::unique_ptr<DescriptorStore> descriptors_;
   std::unique_ptr<KeptPools> kept_pools_;
   std::unique_ptr<DiskTier> disk_;
-  std::optional<UniqueFd> unused_keys_;    // of a disk tier that could not be had
-  std::optional<Error> without_disk_;      // why
-  std::unique_ptr<ColdTier> cold_;         // null: off
-  std::unique_ptr<DiskRetry> disk_retry_;  // null: all is there, or cannot come by itself
+  std::optional<UniqueFd> unused_keys_;           // of a disk tier that could not be had
+  std::optional<Error> without_disk_;             // why
+  std::unique_ptr<ColdTier> cold_;                // null: off
+  std::unique_ptr<ThreadExecutor> retry_thread_;  // null: nothing is missing
+  std::unique_ptr<DiskRetry> disk_retry_;         // null: all is there, or cannot come by itself
   bool ends_in_background_ = false;
   int64_t trim_at_ms_ = 0;
 };

@@ -102,7 +102,7 @@ void Shutdown::ReportOutcome() const {
 }
 
 void Shutdown::WaitForIdle() {
-  if (!env_.cache->Idle() && ElapsedMs() < kIdleGraceMs) {
+  if (!env_.idle() && ElapsedMs() < kIdleGraceMs) {
     return timer_.Start(kPollMs, [this] { WaitForIdle(); });
   }
   if (draining_) ReportOutcome();

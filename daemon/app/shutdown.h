@@ -30,6 +30,7 @@ class Shutdown {
     ServiceManager* manager = nullptr;
     Server* server = nullptr;
     Cache* cache = nullptr;
+    std::function<bool()> idle;   // nothing is under way that the daemon's destructor waits for
     bool pools_are_kept = false;  // so that sessions can be resumed
   };
   explicit Shutdown(const Environment& environment) : env_(environment), timer_(environment.loop) {}

@@ -129,8 +129,8 @@ void DiskTier::Note(const std::string& note) {
 // Keys destroyed in memory must not come back from the file: memory that an earlier daemon left is
 // newer, or as new.
 Status DiskTier::OpenKeyFile(const DiskConfig& disk,
-                             const std::vector<std::filesystem::path>& directories,
-                             Executor* executor, KeyRing* keys) {
+                             const std::vector<std::filesystem::path>& directories, EventLoop* loop,
+                             KeyRing* keys) {
   if (disk.root_key.empty()) return RemoveKeyFiles(directories);
   KVT_ASSIGN_OR_RETURN(RootKey root, LoadRootKey(disk.root_key));
   std::optional<RootKey> previous;
@@ -152,15 +152,16 @@ Status DiskTier::OpenKeyFile(const DiskConfig& disk,
   keys->Load(known);
   // Under the root key of now, and under nonces of their own.
   KVT_RETURN_IF_ERROR(SaveKeys(files, keys->Copy(), log_));
+  key_thread_ = std::make_unique<ThreadExecutor>("kvt-keys", 1, loop);
   keys->KeepStored(
       [files, log = log_](const KeyRing::Contents& now) { return SaveKeys(files, now, log); },
-      executor);
+      key_thread_.get());
   return {};
 }
 
 Result<bool> DiskTier::OpenKeys(const DiskConfig& disk,
                                 const std::vector<std::filesystem::path>& directories,
-                                Executor* executor, const TakeKeys& take_keys) {
+                                EventLoop* loop, const TakeKeys& take_keys) {
   ForbidCoreDumps();
   std::unique_ptr<KeyRing> keys;
   if (std::optional<UniqueFd> kept = take_keys()) {
@@ -177,7 +178,7 @@ Result<bool> DiskTier::OpenKeys(const DiskConfig& disk,
     KVT_ASSIGN_OR_RETURN(keys, KeyRing::Create());
   }
   const bool adopted = keys->adopted();
-  KVT_RETURN_IF_ERROR(OpenKeyFile(disk, directories, executor, keys.get()));
+  KVT_RETURN_IF_ERROR(OpenKeyFile(disk, directories, loop, keys.get()));
   const bool has_keys = adopted || keys->size() > 0;
   log_->Info("disk.keys", "blocks are encrypted, {} keys{}{}", keys->size(),
              has_keys ? " of an earlier daemon" : "",
@@ -190,12 +191,11 @@ Result<bool> DiskTier::OpenKeys(const DiskConfig& disk,
 Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* executor,
                            const TakeKeys& take_keys) {
   const DiskConfig& disk = config.disk;
-  executor_ = executor;
   free_floor_bytes_ = disk.free_floor_bytes;
   std::function<Result<bool>(const std::vector<std::filesystem::path>&)> has_keys;
   if (disk.encryption != DiskEncryption::kNone) {
     has_keys = [&](const std::vector<std::filesystem::path>& directories) {
-      return OpenKeys(disk, directories, executor, take_keys);
+      return OpenKeys(disk, directories, loop, take_keys);
     };
   }
   manager_->ExtendStart("Opening the disk tier", kStartPatienceMs);
@@ -217,6 +217,10 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
     std::vector<std::filesystem::path> directories;
     for (const StartedDrive& drive : files_.drives) directories.push_back(drive.directory);
     KVT_RETURN_IF_ERROR(RemoveKeyFiles(directories));
+  }
+  for (const StartedDrive& drive : files_.drives) {
+    drive_threads_[drive.number] =
+        std::make_unique<ThreadExecutor>(fmt::format("kvt-disk{}", drive.number), 1, loop);
   }
   facts_.enabled = true;
   facts_.degraded = files_.degraded;
@@ -357,25 +361,35 @@ DriveSlabs DiskTier::SlabsFor(uint64_t bytes) const {
   return slabs;
 }
 
-// The drives belong to the thread meanwhile, also if the tier ends.
+struct DiskTier::Resizing {
+  DriveSlabs wanted{};
+  std::function<void(const DriveSlabs&)> done;
+  size_t drives = 0;  // that have been resized
+  DriveSlabs got{};
+  std::string refused;
+};
+
 void DiskTier::Resize(const DriveSlabs& wanted, std::function<void(const DriveSlabs&)> done) {
-  struct Outcome {
-    DriveSlabs got{};
-    std::string refused;
-  };
-  const auto outcome = std::make_shared<Outcome>();
-  executor_->Run(
-      [drives = files_.opened, wanted, floor = free_floor_bytes_, outcome] {
-        for (DiskDrive& drive : *drives) {
-          const uint32_t number = drive.superblock()->drive;
-          const Status resized = drive.Resize(wanted[number], floor);
-          outcome->got[number] = drive.slabs();
-          if (!resized) outcome->refused += "; " + resized.error().ToString();
-        }
-      },
-      gate_.WhileOpen([this, wanted, outcome, done = std::move(done)] {
-        NoteSizes(wanted, outcome->got, outcome->refused);
-        done(outcome->got);
+  ResizeNext(std::make_shared<Resizing>(Resizing{.wanted = wanted, .done = std::move(done)}));
+}
+
+// One after the other, because the free-space floor may be of one file system. The drive belongs to
+// its thread meanwhile, also if the tier ends.
+void DiskTier::ResizeNext(const std::shared_ptr<Resizing>& resizing) {
+  if (resizing->drives == files_.opened->size()) {
+    NoteSizes(resizing->wanted, resizing->got, resizing->refused);
+    return resizing->done(resizing->got);
+  }
+  DiskDrive& drive = files_.opened->at(resizing->drives++);
+  const uint32_t number = drive.superblock()->drive;
+  const auto resized = std::make_shared<Status>();
+  drive_threads_.at(number)->Run(
+      [&drive, drives = files_.opened, slabs = resizing->wanted[number], floor = free_floor_bytes_,
+       resized] { *resized = drive.Resize(slabs, floor); },
+      gate_.WhileOpen([this, &drive, number, resizing, resized] {
+        resizing->got[number] = drive.slabs();
+        if (!*resized) resizing->refused += "; " + resized->error().ToString();
+        ResizeNext(resizing);
       }));
 }
 
@@ -406,12 +420,17 @@ std::vector<std::string> DiskTier::FileNames() const {
   return names;
 }
 
-void DiskTier::Watch(Executor* executor, const LoseDrive& lose_drive) {
+bool DiskTier::idle() const {
+  return (key_thread_ == nullptr || !key_thread_->busy()) &&
+         std::ranges::none_of(drive_threads_, [](const auto& each) { return each.second->busy(); });
+}
+
+void DiskTier::Watch(const LoseDrive& lose_drive) {
   for (const StartedDrive& drive : files_.drives) {
     std::vector<std::filesystem::path> paths = {drive.directory, drive.directory / kDiskFileName};
     if (drive.directory == index_.directory) paths.push_back(drive.directory / "index");
     watches_.push_back(
-        std::make_unique<DiskWatch>(std::move(paths), &clock_, executor,
+        std::make_unique<DiskWatch>(std::move(paths), &clock_, drive_threads_[drive.number].get(),
                                     [this, drive, lose_drive](const std::filesystem::path& gone) {
                                       OnGone(drive, gone, lose_drive);
                                     }));

@@ -4,12 +4,14 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/executor.h"
 #include "base/gate.h"
 #include "base/posix.h"
 #include "base/result.h"
@@ -56,7 +58,8 @@ class DiskTier final : public DriveSizer {
 
   // Does nothing if the configuration has no disk tier. Blocks; `manager` hears of long work.
   // `executor` encrypts slots that are written. Slots that are read are checked by as many threads
-  // of the tier's own, which have the loop's priority because clients wait for them. All arguments
+  // of the tier's own, which have the loop's priority because clients wait for them. A file
+  // system may hang: each drive has a thread for what asks it, and the keys have one. All arguments
   // are borrowed. `take_keys` is called, if blocks are encrypted, once the directory is locked, for
   // the keys that an earlier daemon left, if any. Errors: those of OpenDiskFiles, StartIndex,
   // KeyRing and SlotCipher.
@@ -77,7 +80,7 @@ class DiskTier final : public DriveSizer {
   // From now on Tick looks whether directories and files are still there. When a drive's are not,
   // later writes there end with the process: `lose_drive` hears of it, see Cache::LoseDrive.
   using LoseDrive = std::function<bool(uint32_t drive, const std::string& why, bool with_index)>;
-  void Watch(Executor* executor, const LoseDrive& lose_drive);
+  void Watch(const LoseDrive& lose_drive);
   // The slabs that each drive is to have under a cap of so many bytes.
   [[nodiscard]] DriveSlabs SlabsFor(uint64_t bytes) const;
   // See DriveSizer; the log says what came of it.
@@ -91,6 +94,8 @@ class DiskTier final : public DriveSizer {
   [[nodiscard]] const DiskStartFacts& facts() const { return facts_; }
   // Directories that this start goes without.
   [[nodiscard]] const std::vector<LeftOutDrive>& left_out() const { return files_.left_out; }
+  // No file system is asked: the tier may be destroyed without waiting for one.
+  [[nodiscard]] bool idle() const;
   // A process that holds it can read the blocks on disk; -1 if nothing is encrypted.
   [[nodiscard]] int keys_descriptor() const { return cipher_ ? cipher_->keys().descriptor() : -1; }
 
@@ -102,12 +107,12 @@ class DiskTier final : public DriveSizer {
   // False if the keys are new.
   [[nodiscard]] Result<bool> OpenKeys(const DiskConfig& disk,
                                       const std::vector<std::filesystem::path>& directories,
-                                      Executor* executor, const TakeKeys& take_keys);
+                                      EventLoop* loop, const TakeKeys& take_keys);
   // Adds the keys of the first directory's file to `keys`, unless the memory of an earlier daemon
   // has them all; from then on the file in each holds what `keys` does.
   [[nodiscard]] Status OpenKeyFile(const DiskConfig& disk,
                                    const std::vector<std::filesystem::path>& directories,
-                                   Executor* executor, KeyRing* keys);
+                                   EventLoop* loop, KeyRing* keys);
   [[nodiscard]] Status OpenIndex(const Config& config, EventLoop* loop);
   // For people: into the log and into the status, since the log may be gone when an operator asks.
   void Note(const std::string& note);
@@ -115,16 +120,20 @@ class DiskTier final : public DriveSizer {
   void OnGone(const StartedDrive& drive, const std::filesystem::path& gone,
               const LoseDrive& lose_drive);
   void FindGoneFrom(size_t watch, std::function<void(std::optional<std::filesystem::path>)> done);
+  struct Resizing;
+  void ResizeNext(const std::shared_ptr<Resizing>& resizing);
   void NoteSizes(const DriveSlabs& wanted, const DriveSlabs& got, const std::string& refused);
   void LogRebuild(const RebuiltIndex& rebuilt) const;
 
   const Clock& clock_;
   Log* const log_;
   ServiceManager* const manager_;
-  Executor* executor_ = nullptr;
   uint64_t free_floor_bytes_ = 0;
   DiskStartFacts facts_;
-  std::unique_ptr<Executor> readers_;  // outlives the files, whose reads they check
+  // They outlive the files, whose reads the first check.
+  std::unique_ptr<Executor> readers_;
+  std::map<uint32_t, std::unique_ptr<ThreadExecutor>> drive_threads_;  // by the drive's number
+  std::unique_ptr<ThreadExecutor> key_thread_;  // null: keys are stored in no file
   // The lock within goes last, after the index is closed.
   DiskFiles files_;
   std::shared_ptr<SlotCipher> cipher_;                           // null: nothing is encrypted

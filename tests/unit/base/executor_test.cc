@@ -9,6 +9,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -57,6 +58,18 @@ TEST(ThreadExecutor, WorksElsewhereAndReportsOnTheLoop) {
   EXPECT_NE(worked_on, std::this_thread::get_id());
   EXPECT_NE(worked_on, std::thread::id());
   EXPECT_EQ(reported_on, std::this_thread::get_id());
+}
+
+TEST(ThreadExecutor, IsBusyUntilWorkHasEnded) {
+  ManualLoop loop;
+  ThreadExecutor executor("test", 1, &loop);
+  EXPECT_FALSE(executor.busy());
+  std::promise<void> end;
+  executor.Run([&] { end.get_future().wait(); }, [] {});
+  EXPECT_TRUE(executor.busy());
+  end.set_value();
+  loop.RunEvents(1);
+  EXPECT_FALSE(executor.busy());
 }
 
 TEST(ThreadExecutor, BackgroundThreadsGiveWayAndNobodyElseDoes) {
