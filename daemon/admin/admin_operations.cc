@@ -32,6 +32,8 @@ constexpr uint32_t kVerifyBatchBlocks = 64;
 // How often the cache is asked. The interval is short, because benchmarks that time an operation
 // wait for it to settle, and their figures include it.
 constexpr int64_t kSettlePollUs = 100;
+// For the command to end and for systemd to go on with the signal, beyond drain.deadline.
+constexpr int64_t kStopMarginMs = 10'000;
 
 std::string Text(const json::object& document) { return json::serialize(document); }
 
@@ -124,11 +126,13 @@ class Settle final : public AdminOperation {
 // The cache goes on writing after the caller has gone: that is of use to the next start.
 class Drain final : public AdminOperation {
  public:
-  using AdminOperation::AdminOperation;
+  Drain(const OperationBasics& basics, std::shared_ptr<AdminCall> call, int64_t deadline_ms)
+      : AdminOperation(basics, std::move(call)), deadline_ms_(deadline_ms) {}
 
   void Run() override {
     total_ = Left();
     given_up_before_ = BlocksGivenUp(cache_.stats());
+    if (deadline_ms_ == 0) return OnDrained();
     ReportForever();
     cache_.Drain(WhileAlive([this] { OnDrained(); }));
   }
@@ -139,6 +143,7 @@ class Drain final : public AdminOperation {
   // Blocks that the disk or the index refused are left as well, though none waits for them any
   // more.
   void OnDrained() {
+    if (ended()) return;
     const uint64_t refused = BlocksGivenUp(cache_.stats()) - given_up_before_;
     Reply(Text({{"schema", "kvtier.drain/1"},
                 {"blocks", std::max(total_, Left() + refused)},
@@ -147,8 +152,9 @@ class Drain final : public AdminOperation {
   }
 
   void ReportForever() {
-    Later(kAdminProgressMs, [this] {
+    Later(std::clamp<int64_t>(deadline_ms_ - ElapsedMs(), 0, kAdminProgressMs), [this] {
       if (Cancelled()) return;
+      if (ElapsedMs() >= deadline_ms_) return OnDrained();
       const uint64_t left = Left();
       // Blocks that clients commit during the drain add to the rest.
       total_ = std::max(total_, left);
@@ -157,6 +163,7 @@ class Drain final : public AdminOperation {
     });
   }
 
+  const int64_t deadline_ms_;
   uint64_t total_ = 0;
   uint64_t given_up_before_ = 0;
 };
@@ -250,7 +257,12 @@ Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
     return std::make_unique<Verify>(env_.basics, call, nullptr);
   }
   if (op == "erase") return MakeErasure(env_.basics, env_.config, env_.log, request, call);
-  if (op == "drain") return std::make_unique<Drain>(env_.basics, call);
+  if (op == "drain") return std::make_unique<Drain>(env_.basics, call, INT64_MAX);
+  if (op == "drain_before_stop") {
+    const int64_t deadline_ms = env_.config->drain.deadline_ms;
+    env_.manager->Extend("Draining before the stop", deadline_ms + kStopMarginMs);
+    return std::make_unique<Drain>(env_.basics, call, deadline_ms);
+  }
   if (op == "stop")
     return std::make_unique<Stop>(env_.basics, env_.descriptors, env_.server, call,
                                   request.release);
@@ -259,7 +271,7 @@ Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
       ErrorCode::kInvalidArgument, "unknown_op",
       fmt::format("\"{}\" is not one of status, config, config_defaults, "
                   "inspect, pin, release_memory, evict, models, forget, erase, ls, trace, "
-                  "verify, drain, settle, stop",
+                  "verify, drain, drain_before_stop, settle, stop",
                   op));
 }
 

@@ -16,6 +16,7 @@
 //   {"op":"verify"}                    reads every persisted block back and checks it;
 //                                      "gone": the first of the disk's files that was deleted
 //   {"op":"drain"}                     writes blocks that should survive a restart to disk
+//   {"op":"drain_before_stop"}         the same until drain.deadline; the service manager is told
 //   {"op":"settle","timeout_ms":60000} replies when nothing is under way or to be adopted
 //   {"op":"stop","release":false}      as SIGTERM; the end of the connection is the reply
 //
@@ -39,6 +40,7 @@
 #include "daemon/metrics/metrics_snapshot.h"
 #include "daemon/resources/disk_tier.h"
 #include "daemon/runtime/log.h"
+#include "daemon/runtime/supervision.h"
 #include "daemon/session/kept_memories.h"
 #include "daemon/session/models.h"
 #include "daemon/session/server.h"
@@ -57,6 +59,7 @@ class AdminOperations {
     const Config* config = nullptr;  // in effect
     Log* log = nullptr;
     const TraceRing* trace = nullptr;  // null: nothing is recorded
+    ServiceManager* manager = nullptr;
     DescriptorStore* descriptors = nullptr;
     const ModelRegistry* models = nullptr;
     KeptMemories* kept_memories = nullptr;

@@ -73,9 +73,9 @@ Status Daemon::Start() {
   // The disk tier comes first, because its lock tells whether another daemon runs here: that
   // daemon's sockets must then not be touched.
   KVT_RETURN_IF_ERROR(resources_.OpenStores());
-  manager_->ExtendStart("Opening the devices", kDevicePatienceMs);
+  manager_->Extend("Opening the devices", kDevicePatienceMs);
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "pool.device", resources_.OpenDevices()));
-  manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
+  manager_->Extend("Trying out the kernels", kKernelsPatienceMs);
   AttentionService::Environment attention{
       .config = &config_.kernels,
       .clock = &clock_,
@@ -220,6 +220,7 @@ void Daemon::MakeAdmin() {
       .config = &config_,
       .log = log_,
       .trace = &trace_,
+      .manager = manager_,
       .descriptors = resources_.descriptors(),
       .models = models_.get(),
       .kept_memories = kept_memories_.get(),

@@ -198,7 +198,7 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
       return OpenKeys(disk, directories, loop, take_keys);
     };
   }
-  manager_->ExtendStart("Opening the disk tier", kStartPatienceMs);
+  manager_->Extend("Opening the disk tier", kStartPatienceMs);
   readers_ = std::make_unique<ThreadExecutor>("kvt-read", executor->threads(), loop);
   KVT_ASSIGN_OR_RETURN(
       files_, OpenDiskFiles({.directories = disk.Places(),
@@ -274,7 +274,7 @@ Status DiskTier::OpenIndex(const Config& config, EventLoop* loop) {
     const std::string done = fmt::format("{} of {} slabs, {} slots", progress.slabs_done,
                                          progress.slabs, progress.slots_done);
     log_->Info("index.rebuilding", "{}", done);
-    manager_->ExtendStart("Rebuilding the index: " + done, kStartPatienceMs);
+    manager_->Extend("Rebuilding the index: " + done, kStartPatienceMs);
   };
   KVT_ASSIGN_OR_RETURN(index_, StartIndex(config.disk.Places(), files_,
                                           {.now_ms = clock_.WallMs(),

@@ -21,7 +21,7 @@ void Notify(const std::string& message) {
 
 }  // namespace
 
-void ServiceManager::ExtendStart(const std::string& status, int64_t ms) {
+void ServiceManager::Extend(const std::string& status, int64_t ms) {
   last_status_ = status;
   Notify(fmt::format("STATUS={}\nEXTEND_TIMEOUT_USEC={}", status, ms * 1000));
 }

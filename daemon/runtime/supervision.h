@@ -18,8 +18,9 @@ namespace kvtier {
 // call does nothing, so that callers need not ask.
 class ServiceManager {
  public:
-  // Initialisation goes on for up to `ms` from now: systemd's start time-out is put off so far.
-  void ExtendStart(const std::string& status, int64_t ms);
+  // The start, or what comes before the stop, goes on for up to `ms` from now: systemd's time-out
+  // is put off so far.
+  void Extend(const std::string& status, int64_t ms);
   // The service is up, or up again after a reload: units ordered after it may start.
   void Ready(const std::string& status);
   // A reload has begun. Ready must follow, whatever came of it.

@@ -71,7 +71,12 @@ void AddDrainCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command =
       app->add_subcommand("drain", "Write every block that should survive a restart to disk.");
   command->footer("Ends with 8 if some of the blocks could not be written.");
-  command->callback([context] { RunLongCall(context, "drain", "written", DrainOutcome); });
+  const auto before_stop = std::make_shared<bool>(false);
+  command->add_flag("--before-stop", *before_stop,
+                    "Take as long as drain.deadline at most; for a unit's ExecStop=");
+  command->callback([context, before_stop] {
+    RunLongCall(context, *before_stop ? "drain_before_stop" : "drain", "written", DrainOutcome);
+  });
 }
 
 void AddVerifyCommand(CLI::App* app, CommandContext* context) {

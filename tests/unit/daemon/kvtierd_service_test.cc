@@ -271,6 +271,30 @@ TEST_F(KvtierdDrain, NothingIsWrittenAfterTheDeadlineButWhatWasUnderWay) {
   EXPECT_EQ(status.at("tiers").at("disk").at("blocks"), kBlocks - lost);
 }
 
+TEST_F(KvtierdDrain, BeforeAStopEndsAtTheDeadlineAndPutsTheTimeoutOff) {
+  const auto blocks_left = [this] {
+    WireClient admin(directory_.path() / "admin.sock");
+    admin.Send(wire::AdminRequest{R"({"op":"drain_before_stop"})"});
+    auto reply = admin.Receive();
+    while (reply && reply->Is(wire::MessageType::kAdminProgress)) reply = admin.Receive();
+    EXPECT_TRUE(reply && reply->Is(wire::MessageType::kAdminReply));
+    return boost::json::parse(wire::Decode<wire::AdminReply>(reply->payload).value().json)
+        .at("left")
+        .to_number<int>();
+  };
+  {
+    const auto kvtierd = StartAndFill("0s");
+    EXPECT_EQ(blocks_left(), kBlocks);
+    kvtierd->Signal(SIGTERM);
+    EXPECT_EQ(kvtierd->Wait(), 0);
+    EXPECT_NE(kvtierd->output().find("drain.skipped"), std::string::npos) << kvtierd->output();
+  }
+  const auto kvtierd = StartAndFill("1ms");
+  EXPECT_GT(blocks_left(), kBlocks / 2);
+  EXPECT_NE(systemd_.ReceiveUntil("STATUS=Draining before the stop\nEXTEND_TIMEOUT_USEC=10001000"),
+            "");
+}
+
 TEST_F(KvtierdDrain, TellsWhatTheWriteBudgetRefused) {
   WriteConfig("[disk]\nwrite_budget_per_day = \"64KiB\"\n");
   Kvtierd kvtierd(Arguments());

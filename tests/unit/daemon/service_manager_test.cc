@@ -12,7 +12,7 @@ namespace {
 TEST(ServiceManager, SaysWhenItIsReadyAndWhatItDoes) {
   NotifySocket systemd;
   ServiceManager manager;
-  manager.ExtendStart("Rebuilding", 2000);
+  manager.Extend("Rebuilding", 2000);
   EXPECT_EQ(systemd.Receive(), "STATUS=Rebuilding\nEXTEND_TIMEOUT_USEC=2000000");
   manager.Ready("Serving");
   EXPECT_EQ(systemd.Receive(), "READY=1\nSTATUS=Serving");
