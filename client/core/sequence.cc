@@ -256,23 +256,19 @@ Status Sequence::Settle() {
   if (copy_source_) {
     KVT_RETURN_IF_ERROR(
         CopyBlock(*attachment_, options_.copier, blocks_[cached_blocks_], *copy_source_));
-    KVT_RETURN_IF_ERROR(EndCopy());
+    // The bytes of a source that is not held any more may have been another block's when they were
+    // copied. It is the last hit.
+    const Status held = attachment_->CheckHeld({&*copy_source_, 1});
+    if (held) {
+      ReleaseBlocks({*std::exchange(copy_source_, std::nullopt)});
+    } else if (held.error().code == ErrorCode::kUnavailable) {
+      return held;
+    } else {
+      miss_ = kMissUnavailable;
+      LoseHitsFrom(static_cast<uint32_t>(cached_tiers_.size() - 1));
+    }
   }
   ready_ = true;
-  return {};
-}
-
-// The bytes of a source that is not held any more may have been another block's when they were
-// copied. It is the last hit.
-Status Sequence::EndCopy() {
-  const Status held = attachment_->CheckHeld({&*copy_source_, 1});
-  if (held) {
-    ReleaseBlocks({*std::exchange(copy_source_, std::nullopt)});
-    return {};
-  }
-  if (held.error().code == ErrorCode::kUnavailable) return held;
-  miss_ = kMissUnavailable;
-  LoseHitsFrom(static_cast<uint32_t>(cached_tiers_.size() - 1));
   return {};
 }
 

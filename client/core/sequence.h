@@ -89,9 +89,6 @@ class Sequence {
   void LoseHitsFrom(uint32_t ready);
   // Makes the block table as long as the tokens need and the first writable block private.
   [[nodiscard]] Status Settle();
-  // The source was copied; it is given back. If it was lost meanwhile, so is the copy, and its
-  // tokens are to be computed. Errors: kUnavailable.
-  [[nodiscard]] Status EndCopy();
   // Allocates private blocks until there are `count`, and one more for `spare`, unless that is
   // null. Holds as much as before on errors.
   [[nodiscard]] Status GrowTo(size_t count, BlockHandle* spare = nullptr);

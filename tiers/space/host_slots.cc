@@ -326,7 +326,10 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
 HostSlots::Outcome HostSlots::EvictWithin(uint64_t part, const SpaceRequest& request) {
   const bool own = request.from == SpaceRequest::From::kOwn;
   Search& search = shares_[request.tenant.value].searches[static_cast<size_t>(request.from)];
-  const EntryIndex unpinned = own ? kNoEntry : EndPins(request);
+  const EntryIndex unpinned =
+      own ? kNoEntry
+          : EndPinsBeyondShare(&state_, Tier::kHost, allocator_, request.slots,
+                               [this](TenantId tenant) { return EvictableForOthers(tenant); });
   if (unpinned != kNoEntry && EvictSlab(unpinned) == SlabEviction::kDone) {
     search = {};
     return Outcome::kAllocated;
@@ -380,29 +383,28 @@ HostSlots::Outcome HostSlots::EvictWithin(uint64_t part, const SpaceRequest& req
     search.blocked_slabs.insert(slab);
     PassOver(coldest, &search);
   }
-  if (search.passed_over < candidates && !left()) {
-    // There are more to look at, in an event of their own; not if all were, and nothing has changed
-    // since: several requests that wait for the same blocks would search in turn without end.
-    search.goes_on = search.waits_since != changes_;
+  return EndSearch(request, search.passed_over < candidates && !left(), &search);
+}
+
+HostSlots::Outcome HostSlots::EndSearch(const SpaceRequest& request, bool more, Search* search) {
+  if (more) {
+    // In an event of their own; not if all were looked at, and nothing has changed since: several
+    // requests that wait for the same blocks would search in turn without end.
+    search->goes_on = search->waits_since != changes_;
     return Outcome::kWait;
   }
   // All others are on their way, and the slots that they wait for are those of awaited blocks.
-  if (search.spared && !search.takes_awaited && !search.passing &&
-      !MoreToCome(request, /*grows=*/false) && search.waits_since != changes_) {
-    search = {.takes_awaited = true, .waits_since = search.waits_since};
+  if (search->spared && !search->takes_awaited && !search->passing &&
+      !MoreToCome(request, /*grows=*/false) && search->waits_since != changes_) {
+    *search = {.takes_awaited = true, .waits_since = search->waits_since};
     state_.SchedulePart();
     return Outcome::kWait;
   }
-  const bool waits = search.passing || MoreToCome(request, state_.env.arena->growing());
-  search = {};
+  const bool waits = search->passing || MoreToCome(request, state_.env.arena->growing());
+  *search = {};
   // After others' blocks, a request goes on with all that may go: then this one was no end, either.
-  if (waits || request.from == SpaceRequest::From::kOthers) search.waits_since = changes_;
+  if (waits || request.from == SpaceRequest::From::kOthers) search->waits_since = changes_;
   return waits ? Outcome::kWait : Outcome::kFull;
-}
-
-EntryIndex HostSlots::EndPins(const SpaceRequest& request) {
-  return EndPinsBeyondShare(&state_, Tier::kHost, allocator_, request.slots,
-                            [this](TenantId tenant) { return EvictableForOthers(tenant); });
 }
 
 // Behind all others, though it may be one that leaves first: the search would meet it again at

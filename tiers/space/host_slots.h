@@ -171,8 +171,8 @@ class HostSlots {
   [[nodiscard]] Outcome EvictFor(const SpaceRequest& request);
   // The same within so many steps; a slab that it has begun to look through may be more.
   [[nodiscard]] Outcome EvictWithin(uint64_t part, const SpaceRequest& request);
-  // See EndPinsBeyondShare.
-  [[nodiscard]] EntryIndex EndPins(const SpaceRequest& request);
+  // No slot was found. more: there are blocks that were not looked at.
+  [[nodiscard]] Outcome EndSearch(const SpaceRequest& request, bool more, Search* search);
   enum class SlabEviction : uint8_t {
     kDone,
     kWait,     // for writes to disk that have been asked for

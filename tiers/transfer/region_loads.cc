@@ -54,13 +54,6 @@ void RegionTransfers::NoteReturn(const Region& region, EntryIndex deepest) {
   state_.pressure.returns.Note(state_.clock.NowS() - entry.created_s);
 }
 
-void RegionTransfers::LoadWhole(Region* region, const LoadRequest& request) {
-  const EntryIndex index = TakeForLoad(region, request);
-  if (index == kNoEntry) return;
-  loader_.Start(region->pool, index);
-  loader_.TouchLoading(*region->pool, index);
-}
-
 void RegionTransfers::QueueLayers(CachePool* pool, Transfer* transfer) {
   if (!transfer->in_layers.empty()) {
     loader_.QueueLayers(transfer->count, pool, std::exchange(transfer->in_layers, {}),
@@ -138,7 +131,10 @@ void RegionTransfers::LoadWoken(Region* region, size_t* most) {
     Waiting& woken = region->woken.front();
     const LoadRequest first = woken.front();
     woken.pop_front();
-    LoadWhole(region, first);
+    if (const EntryIndex begun = TakeForLoad(region, first); begun != kNoEntry) {
+      loader_.Start(region->pool, begun);
+      loader_.TouchLoading(*region->pool, begun);
+    }
     if (!woken.empty()) {
       const EntryIndex index = state_.blocks.Find({region->pool->namespace_id, first.hash});
       if (index == kNoEntry || state_.blocks.BlockIn(*region->pool, state_[index]) == kNoBlock)

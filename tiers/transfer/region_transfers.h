@@ -152,8 +152,6 @@ class RegionTransfers final : public BlockListener {
   // A load has begun whose last block this is: if that is its first use, its session has come back
   // after this time.
   void NoteReturn(const Region& region, EntryIndex deepest);
-  // Loads a block for which another transfer had to end first.
-  void LoadWhole(Region* region, const LoadRequest& request);
   // All blocks of the load have been named, or it is given up.
   void QueueLayers(CachePool* pool, Transfer* transfer);
   // The region's block becomes the entry's, as if a session held it.

@@ -94,8 +94,8 @@ KVT_API int kvt_region_is_connected(kvt_region* region);
  * daemon's process has ended, or the connection is lost and the daemon took note two seconds ago. 0
  * before, as while a daemon that was given up stands still. Never waits. */
 KVT_API int kvt_region_daemon_ended(kvt_region* region);
-/* Gives up a daemon that hangs, from any thread: its connection is lost for all who use it, transfers
- * end as UNAVAILABLE, and if it goes on it begins no more of them. */
+/* Gives up a daemon that hangs, from any thread: its connection is lost for all who use it,
+ * transfers end as UNAVAILABLE, and if it goes on it begins no more of them. */
 KVT_API kvt_status kvt_region_hang_up(kvt_region* region);
 
 /* A block of the region that is to be cached. */
