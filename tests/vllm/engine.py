@@ -107,6 +107,18 @@ def make_engine(model, options):
     return LLM(**arguments)
 
 
+def adapter_of(request):
+    from vllm.lora.request import LoRARequest
+
+    name, number, path, *in_place = request["adapter"]
+    return LoRARequest(name, number, path, load_inplace=bool(in_place))
+
+
+def load_adapter(engine, request):
+    """As vLLM's server does before the adapter's first request."""
+    return {"done": engine.llm_engine.add_lora(adapter_of(request))}
+
+
 def generate(engine, request):
     """Returns the tokens of each prompt, how many of the prompt's came from a cache, and what connectors
     tell the engine that goes on with it."""
@@ -124,10 +136,7 @@ def generate(engine, request):
     salt = {"cache_salt": request["cache_salt"]} if "cache_salt" in request else {}
     adapter = None
     if "adapter" in request:
-        from vllm.lora.request import LoRARequest
-
-        name, number, path = request["adapter"]
-        adapter = LoRARequest(name, number, path)
+        adapter = adapter_of(request)
     prompts = [{"prompt_token_ids": prompt, **salt} for prompt in request["prompts"]]
     outputs = engine.generate(prompts, parameters, use_tqdm=False, lora_request=adapter)
     return {
@@ -199,6 +208,7 @@ def run_engine(model, options, requests, replies):
     operations = {
         "forget": forget,
         "generate": generate,
+        "load_adapter": load_adapter,
         "metrics": metrics,
         "reload": reload,
         "reset": reset,

@@ -110,8 +110,10 @@ def lie(engine, request):
 
 def trust_weights(engine, request):
     """The connector does not notice other weights, nor other tensors of an adapter."""
+    from kvtier.vllm import adapters
+
     _worker()._worker._watch = None
-    _scheduler(engine)._scheduler._adapters.salt_of = lambda adapter: b"an adapter" if adapter else b""
+    adapters.files_digest = lambda path, whole: b"an adapter"
     return {"done": True}
 
 

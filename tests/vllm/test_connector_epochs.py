@@ -2,6 +2,7 @@
 """KvtierConnector where an engine's weights become others: no engine is served the KV of weights that it
 does not have, and each engine that has the same weights is served."""
 
+import functools
 import json
 import os
 import shutil
@@ -105,6 +106,35 @@ class AdaptersTest(EngineCase, unittest.TestCase):
         # The running engine still has the first one, and no name for it.
         self.check_with(self.engine, ("a", 1, path), one, NONE)
         self.check_with(self.engine, ("a", 2, path), other, ALL)
+
+    def test_files_that_are_replaced_after_the_load_do_not_name_its_tensors(self):
+        path = str(make_adapter(self.directory / "adapter", seed=3))
+        one, engine = self.tokens_with("b", 3, path), self.start_engine()
+        self.wait_for_connection(engine)
+        engine.ask({"op": "load_adapter", "adapter": ("b", 3, path)})
+        make_adapter(self.directory / "adapter", seed=4)
+        other = self.tokens_with("b", 3, path)
+        self.check_with(engine, ("b", 3, path), one, NONE)
+        engine.stop()
+        for cached in (NONE, ALL):
+            self.check_with(self.engine, ("b", 3, path), other, cached)
+
+    def test_what_was_computed_on_top_of_the_adapter_before_is_not_served(self):
+        """vLLM finds KV of its own by the adapter's name and path."""
+        for number, in_place in ((4, ("in place",)), (5, ())):
+            path = str(make_adapter(self.directory / f"adapter{number}", seed=5))
+            adapter, prompts = ("c", number, path, *in_place), self.prompts
+            generate = functools.partial(self.engine.generate, adapter=adapter)
+            generate([one[:160] for one in prompts])
+            make_adapter(self.directory / f"adapter{number}", seed=6)
+            if not in_place:
+                adapter = ("c", number + 10, path)
+                generate = functools.partial(self.engine.generate, adapter=adapter)
+            self.assertEqual(generate([one[:280] for one in prompts])["cached"], [160] * PROMPTS)
+            self.engine.forget()
+            generate([one[:160] + one[200:] for one in prompts])
+            self.engine.forget()
+            self.check_with(self.engine, adapter, self.tokens_with("c", number, path), [160] * PROMPTS)
 
 
 class UnsaidUpdateTest(EngineCase, unittest.TestCase):

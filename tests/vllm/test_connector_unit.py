@@ -42,6 +42,7 @@ class FakeManager:
     """vLLM's KVCacheManager and its BlockPool: tables of blocks by request, and references."""
 
     num_gpu_blocks = 100_000
+    cached_block_hash_to_block: dict = {}
 
     def __init__(self):
         self.tables = {}
@@ -54,6 +55,9 @@ class FakeManager:
             for numbers in numbers_by_group
         ]
         return self.tables[name]
+
+    def get_num_free_blocks(self):
+        return 0
 
     def get_cached_block(self, block_hash, groups):
         return None

@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connector when the engine gets other weights, without vLLM."""
 
-import pathlib
-import tempfile
 import types
 import unittest
 
 from kvtier import Retention
 from kvtier._epochs import WeightEpochs
-from kvtier.vllm.adapters import AdapterDigests
 from kvtier.vllm.connector_scheduler import StepPlan
 from kvtier.vllm.connector_worker import WorkerSide
 from kvtier.vllm.kept_cache import table_root
-from kvtier.vllm.rows import key_of
 from kvtier.vllm.transfers import Transfers
 from test_connector_unit import BLOCK_TOKENS, SchedulerCase, hash_of, request
 from test_lookups_unit import LookupsCase, Verdict
@@ -228,159 +224,6 @@ class SchedulerTurnTest(SchedulerCase):
             self.manager.get_num_free_blocks = lambda free_blocks=free_blocks: free_blocks
             self.manager.cached_block_hash_to_block = cached
             self.assertEqual(self.side.holds_nothing(), is_empty)
-
-
-class AdapterDigestsTest(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.path = pathlib.Path(directory.name)
-        self.digests = AdapterDigests()
-        self.write(b"one")
-
-    def write(self, tensors):
-        (self.path / "adapter_model.safetensors").write_bytes(tensors)
-
-    def salt(self, number=1, path=None, **more):
-        path = str(path or self.path)
-        return self.digests.salt_of(
-            types.SimpleNamespace(lora_name="a", lora_int_id=number, lora_path=path, **more)
-        )
-
-    def test_no_adapter_changes_no_hash(self):
-        self.assertEqual(self.digests.salt_of(None), b"")
-
-    def test_adapters_are_told_apart_by_their_tensors(self):
-        one = self.salt()
-        self.assertEqual(self.salt(), one)
-        self.write(b"other")
-        self.digests = AdapterDigests()
-        self.assertNotEqual(self.salt(), one)
-        self.write(b"one")
-        self.digests = AdapterDigests()
-        self.assertEqual(self.salt(), one)
-
-    def test_one_whose_files_change_while_it_is_loaded_is_not_cached(self):
-        one = self.salt()
-        self.write(b"other")
-        with self.assertLogs("vllm.kvtier", "WARNING") as log:
-            self.assertIsNone(self.salt())
-            self.assertIsNone(self.salt())
-        self.assertEqual(len(log.output), 1)
-        other = self.salt(number=2)
-        self.assertNotIn(other, (None, one))
-        self.assertEqual(self.salt(load_inplace=True), other)
-        self.assertEqual(self.salt(), other)
-
-    def test_one_that_is_loaded_in_place_from_another_path_is_that_one(self):
-        """vLLM's server says nothing of it but the path. Requests that came before it are not cached: they
-        may have either's tensors."""
-        one, path = self.salt(), self.path / "other"
-        path.mkdir()
-        (path / "adapter_model.safetensors").write_bytes(b"other")
-        other = self.salt(path=path)
-        self.assertNotIn(other, (None, one))
-        with self.assertLogs("vllm.kvtier", "WARNING"):
-            self.assertIsNone(self.salt())
-        self.assertEqual(self.salt(path=path), other)
-        with self.assertLogs("vllm.kvtier", "WARNING"):
-            self.assertIsNone(self.salt(path="org/adapter", number=2))
-        self.salt(path="org/adapter")  # its files are not here
-        self.assertIsNone(self.salt(path=path))
-        self.assertEqual(self.salt(load_inplace=True), one)
-
-    def test_one_whose_tensors_are_not_here_is_not_cached(self):
-        empty = self.path / "empty"
-        empty.mkdir()
-        for number, path in enumerate((empty, self.path / "nothing", "org/adapter")):
-            with self.assertLogs("vllm.kvtier", "WARNING"):
-                self.assertIsNone(self.salt(10 + number, path))
-
-
-class AdapterSchedulerTest(SchedulerCase):
-    def setUp(self):
-        super().setUp()
-        self.answers_at_once = True
-        self.salts = {}
-        self.side._adapters.salt_of = lambda one: self.salts[one.lora_path] if one else b""
-
-    def request(self, adapter, name):
-        one = request(64, name=name)
-        named = types.SimpleNamespace(lora_int_id=1, lora_path=adapter)
-        one.lora_request = None if adapter is None else named
-        return one
-
-    def test_of_requests_whose_adapter_is_loaded_in_place_nothing_is_stored(self):
-        """Neither of those that compute then, nor of those that wait."""
-        self.salts.update({"a": b"1"})
-        one, waits = self.request("a", "computes"), self.request("a", "waits")
-        self.match(one)
-        self.match(waits)
-        self.manager.table("computes", [1, 2, 3, 4])
-        self.step(one, 32)
-        self.salts["a"] = b"2"
-        self.assertEqual(self.step(one, 32).stores, [])
-        self.assertEqual(self.step().stores, [])
-        self.assertEqual(self.manager.pinned(), set())
-        self.side.finished(one)
-        self.assertEqual(self.store(waits, 5, 6, 7, 8), [])
-        (store,) = self.store(self.request("a", "new"), 1, 2, 3, 4)
-        self.assertEqual(len(store.hashes), 4)
-
-    def test_of_a_request_that_has_ended_since_its_adapter_changed_nothing_is_stored(self):
-        self.salts.update({"a": b"1"})
-        one = self.request("a", "r")
-        self.match(one)
-        self.manager.table("r", [1, 2, 3, 4])
-        self.step(one, 64)
-        self.salts["a"] = None
-        self.side.finished(one)
-        self.assertEqual((self.step().stores, self.manager.pinned()), ([], set()))
-
-    def test_what_the_daemon_has_of_the_adapter_before_is_not_loaded(self):
-        self.salts.update({"a": b"1"})
-        (store,) = self.store(self.request("a", "first"), 1, 2, 3, 4)
-        self.cached |= {key_of(one, 0) for one in store.hashes}
-        one = self.request("a", "second")
-        self.assertEqual(self.match(one), 48)
-        self.salts["a"] = b"2"
-        self.assertEqual(self.match(one), 0)
-
-    def store(self, one, *blocks):
-        table = self.manager.table(one.request_id, list(blocks))
-        self.side.allocated(one, table, self.match(one))
-        self.step(one, 64)
-        self.side.finished(one)
-        return self.step().stores
-
-    def test_blocks_of_adapters_have_hashes_of_their_own(self):
-        self.salts.update({None: b"", "a": b"1", "b": b"2"})
-        hashes = []
-        for name in (None, "a", "b"):
-            (store,) = self.store(self.request(name, str(name)), 1, 2, 3, 4)
-            self.assertEqual(store.parents, [None, *store.hashes[:-1]])
-            hashes += store.hashes
-        self.assertEqual(hashes[:4], [hash_of(number) for number in range(4)])
-        self.assertEqual(len(set(hashes)), 12)
-        self.assertEqual({len(one) for one in hashes}, {32})
-
-    def test_an_adapter_s_blocks_are_found_and_loaded_by_its_requests_alone(self):
-        self.salts.update({None: b"", "a": b"1"})
-        (store,) = self.store(self.request("a", "first"), 1, 2, 3, 4)
-        self.cached |= {key_of(one, 0) for one in store.hashes}
-        self.assertEqual(self.match(self.request(None, "other")), 0)
-        one = self.request("a", "second")
-        self.assertEqual(self.match(one), 48)
-        self.side.allocated(one, self.manager.table("second", [5, 6, 7, 8]), 48)
-        (load,) = self.step().loads["second"]
-        self.assertEqual(load.hashes, store.hashes[:3])
-
-    def test_an_adapter_of_which_nothing_is_known_is_neither_stored_nor_loaded(self):
-        self.salts.update({"a": None})
-        self.have(0, 1, 2, 3)
-        self.assertEqual(self.store(self.request("a", "r"), 1, 2, 3, 4), [])
-        self.assertEqual(self.asked, [])
-        self.assertEqual(self.manager.pinned(), set())
 
 
 class WorkerTurnTest(LinkCase):

@@ -43,7 +43,6 @@ class SchedulerTellsTest(SchedulerCase):
         self.side = SchedulerSide(
             self.lookups, self.groups, clock=lambda: self.now, tokens=teller
         )
-        self.side._adapters.salt_of = lambda adapter: b"salt" if adapter else b""
         self.side.bind(self.manager)
 
     def compute(self, one, *tables):
@@ -92,7 +91,7 @@ class SchedulerTellsTest(SchedulerCase):
 
     def test_requests_that_more_than_tokens_tells_apart_are_told_without_them(self):
         for facts in (
-            {"lora_request": types.SimpleNamespace(lora_int_id=1, lora_path="/a")},
+            {"lora_request": types.SimpleNamespace(lora_int_id=1, lora_name="a", lora_path="/a")},
             {"mm_features": [object()]},
             {"cache_salt": "salt"},
             {"prompt_embeds": object()},

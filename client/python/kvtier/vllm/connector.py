@@ -31,7 +31,7 @@ from .._epochs import WeightEpochs
 from .._link import LinkState
 from .._options import read_options
 from . import identity
-from .adapters import AdapterDigests
+from .adapters import AdapterDigests, LoadedAdapters
 from .cache_groups import cache_groups
 from .canary import CanarySampler
 from .connector_metadata import KvtierHandshake, KvtierMetadata, KvtierWorkerMetadata
@@ -51,7 +51,7 @@ from .options import CONNECTOR_OPTIONS
 from .token_ids import TokenTeller
 from .transfers import Transfers
 from .weight_version import find_weight_version
-from .weight_watch import WeightWatch, find_model
+from .weight_watch import WeightWatch, find_model, find_runner
 from .wishes import WishTeller
 
 if TYPE_CHECKING:
@@ -170,8 +170,17 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         tokens = [group.group.block_tokens for group in self._blocks.groups]
         transfers, watch = Transfers(self._link), self._make_watch()
         types = [group.number_type for group in self._blocks.groups]
+        adapters = LoadedAdapters(
+            getattr(find_runner(), "lora_manager", None), self._options["weights_digest"]
+        )
         self._worker = WorkerSide(
-            transfers, tokens, retention, self._kept, watch=watch, number_types=types
+            transfers,
+            tokens,
+            retention,
+            self._kept,
+            watch=watch,
+            number_types=types,
+            adapters=adapters,
         )
 
     def _make_watch(self) -> WeightWatch | None:
@@ -287,9 +296,12 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         steps, disk_loads = self._timer.end(), self._worker.take_disk_loads()
         self._worker.end_step()
         outdated = self._worker.take_outdated()
-        if not (stored or failed or steps or disk_loads) and outdated < 0:
+        adapters, answers = self._worker.adapters.take_news()
+        if outdated < 0 and not any((stored, failed, steps, disk_loads, adapters, answers)):
             return None
-        return KvtierWorkerMetadata(stored, failed, steps, disk_loads, outdated)
+        return KvtierWorkerMetadata(
+            stored, failed, steps, disk_loads, outdated, adapters, answers
+        )
 
     # ---------------------------------------------------------------- in the scheduler
 
@@ -343,6 +355,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
                 self._scheduler.prices.computed(*step)
             for load in metadata.disk_loads:
                 self._scheduler.prices.loaded_from_disk(*load)
+            self._scheduler.hear_of_adapters(metadata.adapters, metadata.answers)
             self._hear_of_other_weights(metadata.outdated)
         self._scheduler.loaded(connector_output.finished_recving or ())
         if self._scheduler.kept is not None:

@@ -13,7 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from .kept_cache import KeptTable
-from .step_plan import StepPlan
+from .step_plan import StepPlan, Tensors
 
 
 @dataclass
@@ -32,22 +32,32 @@ class KvtierMetadata(KVConnectorMetadata):
 class KvtierWorkerMetadata(KVConnectorWorkerMetadata):
     """stored: by the numbers of stores, how many workers have ended them. failed: keys of blocks
     that some worker could not load. steps, disk_loads: tokens and seconds, of some worker.
-    outdated: the epoch in which some worker has noticed other weights; -1: in none."""
+    outdated: the epoch in which some worker has noticed other weights; -1: in none. adapters,
+    answers: as LoadedAdapters.take_news; of tensors that differ between workers nothing is known."""
 
     stored: collections.Counter[int]
     failed: set[bytes]
     steps: list[tuple[int, float]] = field(default_factory=list)
     disk_loads: list[tuple[int, float]] = field(default_factory=list)
     outdated: int = -1
+    adapters: dict[int, Tensors] = field(default_factory=dict)
+    answers: dict[int, bool] = field(default_factory=dict)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KvtierWorkerMetadata:
         assert isinstance(other, KvtierWorkerMetadata)
+        adapters = {**self.adapters, **other.adapters}
+        for number in self.adapters.keys() & other.adapters.keys():
+            one, another = self.adapters[number], other.adapters[number]
+            if one != another:
+                adapters[number] = Tensors(max(one.change, another.change), b"")
         return KvtierWorkerMetadata(
             self.stored + other.stored,
             self.failed | other.failed,
             self.steps or other.steps,
             self.disk_loads or other.disk_loads,
             max(self.outdated, other.outdated),
+            adapters,
+            {one: self.answers.get(one) or is_ for one, is_ in other.answers.items()},
         )
 
 

@@ -24,10 +24,10 @@ from .disk_prefetch import DiskPrefetch
 from .disk_turns import DiskTurns
 from .hit_prices import HitPrices
 from .kept_cache import KeptCacheScheduler
-from .known_request import DiskPlan, KnownRequest
+from .known_request import DiskPlan, KnownRequest, reads_nothing
 from .lookups import Lookups
 from .rows import keys_of
-from .step_plan import BlockList, Run, StepPlan, runs_of
+from .step_plan import BlockList, Run, StepPlan, Tensors, runs_of
 from .stores import Stores
 from .token_ids import TokenTeller
 from .wishes import WishTeller
@@ -43,15 +43,6 @@ STEP_WAIT_S = 0.003
 #: A step of fewer tokens begins the stores of about so many blocks. To begin those of a burst of prompts
 #: takes longer than its kernels.
 SHORT_STEP_TOKENS, SHORT_STEP_STORES = 1024, 256
-
-
-def _reads_nothing(request: Any) -> bool:
-    """vLLM takes no answer for some, as prompts whose logprobs are asked for. Another connector brings
-    all of a prompt that another engine has prefilled: one that answers before it, with less, would
-    make this engine compute the rest."""
-    transfer = getattr(request, "kv_transfer_params", None)
-    is_prefilled = isinstance(transfer, dict) and transfer.get("do_remote_prefill")
-    return bool(request.skip_reading_prefix_cache or is_prefilled)
 
 
 class SchedulerSide:
@@ -78,7 +69,7 @@ class SchedulerSide:
     ) -> None:
         self._canary = canary
         self._wishes = wishes
-        self._adapters = adapters or AdapterDigests()
+        self.adapters = adapters or AdapterDigests()
         self._lookups = lookups
         self._tokens = tokens
         self._groups = groups
@@ -130,16 +121,21 @@ class SchedulerSide:
         self._take_prefetched()
         self._arrivals.looked_at(request.request_id)
         known = self._known(request)
+        if not known.is_found:
+            return None
         if known.waits_for is not None and known.local_tokens == local_tokens:
             tokens = self._at_turn(known, known.waits_for)
             return None if tokens is None else tokens - local_tokens
         known.local_tokens, known.waits_for, known.scheduled_from = local_tokens, None, None
         # It begins anew, but for what vLLM's own cache has of it: the blocks that it had may be other ones.
         self._let_go(known)
-        known.is_mixed = self._has_old_blocks and local_tokens > 0
+        if self.adapters.own and self.holds_nothing():
+            self.adapters.own_is_empty()
+        is_other = self.adapters.own_is_other(known) or self._has_old_blocks
+        known.is_mixed = is_other and local_tokens > 0
         if local_tokens % prefix_unit(self._groups) != 0 or known.salt is None:
             return 0
-        if _reads_nothing(request) or self._adapters.have_changed(known, {}):
+        if reads_nothing(request) or self.adapters.have_changed(known, looks_at_files=True):
             return 0
 
         hashed = [len(keys) * one.block_tokens for keys, one in zip(known.keys, self._groups)]
@@ -192,6 +188,7 @@ class SchedulerSide:
             if targets:
                 numbers = [block.block_id for block in targets]
                 load = BlockList(request.request_id, index, numbers, names)
+                load.adapter = None if known.is_in_place else known.adapter
                 if self.kept is not None and not known.salt:
                     self.kept.loading(request.request_id, index, targets, names)
                 on_disk = self._lookups.are_on_disk(known.keys[index][begin:end])
@@ -208,10 +205,7 @@ class SchedulerSide:
         """
         self._stores.step()
         step_tokens = sum(output.num_scheduled_tokens.values())
-        salts: dict[tuple[int, str], bytes | None] = {}
         for known in list(self._with_pins.values()):
-            if self._adapters.have_changed(known, salts):
-                self._let_go(known)
             has_room = step_tokens >= SHORT_STEP_TOKENS or self._plan.stored_blocks() < SHORT_STEP_STORES
             self._store(known, has_room * self._stores.room(), not self._stores.are_late())
         for name, tokens in output.num_scheduled_tokens.items():
@@ -227,6 +221,7 @@ class SchedulerSide:
         self._step_wait_s = STEP_WAIT_S
         self._backlog_tokens = None
         plan, self._plan = self._plan, StepPlan(self._plan.epoch)
+        plan.questions = self.adapters.take_questions()
         if self.kept is not None:
             plan.kept = self.kept.take_changes()
         return plan
@@ -240,8 +235,7 @@ class SchedulerSide:
             self._prefetch.drop(request.request_id)
         known = self._requests.pop(request.request_id, None)
         if known is not None:
-            if not known.pinned or not self._adapters.have_changed(known, {}):
-                self._store(known, self._stores.room(), may_wait=False)
+            self._store(known, self._stores.room(), may_wait=False)
             self._let_go(known)
             self._tell_wishes(known)
 
@@ -262,6 +256,14 @@ class SchedulerSide:
             self._unpin(blocks)
             if self._wishes is not None:
                 self._wishes.stored(number)
+
+    def hear_of_adapters(self, loaded: Mapping[int, Tensors], answers: Mapping[int, bool]) -> None:
+        """As LoadedAdapters.take_news."""
+        self.adapters.hear(loaded, answers)
+        if loaded:
+            for known in self._requests.values():
+                if self.adapters.have_changed(known):
+                    self._let_go(known)
 
     def turn(self, is_empty: bool = True) -> None:
         """The engine has other weights: earlier answers and blocks that are not being stored yet are not
@@ -307,10 +309,12 @@ class SchedulerSide:
     def _known(self, request: Any) -> KnownRequest:
         known = self._requests.get(request.request_id)
         if known is None:
-            salt = self._adapters.salt_of(getattr(request, "lora_request", None))
-            known = self._requests[request.request_id] = KnownRequest(request, salt=salt)
+            known = self._requests[request.request_id] = KnownRequest(request)
+            known.is_found = getattr(request, "lora_request", None) is None
             if self._wishes is not None:
                 known.wishes = self._wishes.of(request)
+        if not known.is_found:
+            self.adapters.find(known)
         for index, group in enumerate(self._groups):
             known.add_keys(index, group)
         return known
@@ -333,7 +337,7 @@ class SchedulerSide:
         """Requests that a step was planned without: they wait, if only for the next one. Groups
         without full attention need few blocks, which depend on where the prefix ends."""
         for request in new:
-            if request.is_finished() or _reads_nothing(request):
+            if request.is_finished() or reads_nothing(request):
                 continue
             known = self._known(request)
             if known.scheduled_from is not None or known.salt is None:
@@ -349,7 +353,7 @@ class SchedulerSide:
 
     def _keys_to_ask(self, request: Any) -> Iterable[Sequence[bytes]]:
         """Keys that vLLM's own cache probably lacks: prefixes leave it from their ends on."""
-        if _reads_nothing(request):
+        if reads_nothing(request):
             return
         known = self._known(request)
         pool = self._manager.block_pool
@@ -562,7 +566,7 @@ class SchedulerSide:
             )
             if not blocks:
                 return
-        store = self._store_of_step(run.index, known.is_canary)
+        store = self._store_of_step(run.index, known)
         if self._tokens is not None:
             self._tokens.tell(run.index, group.block_tokens, request, depths, hashes)
         if known.wishes.retention is not None:
@@ -578,12 +582,14 @@ class SchedulerSide:
             # A table has vLLM's hashes, by which an adapter's tensors are not told apart.
             self.kept.computed(run.index, blocks, hashes)
 
-    def _store_of_step(self, index: int, compare: bool) -> BlockList:
+    def _store_of_step(self, index: int, known: KnownRequest) -> BlockList:
         """The step's stores of a group: one transfer costs the engine less than many."""
+        compare, adapter = known.is_canary, known.adapter
         for store in self._plan.stores:
-            if store.group == index and store.compare == compare:
+            if (store.group, store.compare, store.adapter) == (index, compare, adapter):
                 return store
-        store = BlockList("", index, [], [], number=self._stores.begin(), compare=compare)
+        number = self._stores.begin()
+        store = BlockList("", index, [], [], number=number, compare=compare, adapter=adapter)
         self._plan.stores.append(store)
         return store
 

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..types import DType, Retention
+from .adapters import LoadedAdapters
 from .kept_cache import KeptCacheWorker
 from .rows import StoreRows, key_of
 from .step_plan import BlockList, StepPlan
-from .transfers import EndedJob, Job, Transfers
+from .transfers import OLD_EPOCH, EndedJob, Job, Transfers
 
 if TYPE_CHECKING:
     from .weight_watch import WeightWatch
@@ -28,7 +29,8 @@ _LOAD_PAUSE_S = 0.00005
 class WorkerSide:
     """Used by the worker's thread. block_tokens: tokens of a block, by cache group. kept: None if the
     KV cache is not kept. clock, pause: of `wait_for_load`. watch: None if the weights are not looked
-    at. number_types: by cache group, of blocks that can be compared; may be empty."""
+    at. number_types: by cache group, of blocks that can be compared; may be empty. adapters: None: of none
+    it is known which tensors it has."""
 
     def __init__(
         self,
@@ -40,7 +42,9 @@ class WorkerSide:
         pause: Callable[[], None] = lambda: time.sleep(_LOAD_PAUSE_S),
         watch: WeightWatch | None = None,
         number_types: Sequence[DType | None] = (),
+        adapters: LoadedAdapters | None = None,
     ) -> None:
+        self.adapters = adapters or LoadedAdapters(None)
         self._number_types = number_types
         self._watch = watch
         self._is_idle = False  # the step uses neither weights nor KV
@@ -77,6 +81,7 @@ class WorkerSide:
 
     def begin_step(self, plan: StepPlan, tokens: int) -> None:
         """Before the step's kernels are launched, which compute so many tokens."""
+        self.adapters.ask(plan.questions)
         self._is_idle = not (tokens or plan.loads or self._loads_of)
         if self._watch is not None and not self._is_idle:
             self._watch.look()
@@ -98,6 +103,9 @@ class WorkerSide:
         if self._kept is not None:
             self._kept.publish(plan.kept.computed)
         for blocks in plan.stores:
+            if not self.adapters.may_store(blocks.adapter):
+                self._transfers.refuse(self._job(blocks, is_load=False))
+                continue
             tokens = self._block_tokens[blocks.group]
             self._transfers.store(
                 self._job(blocks, is_load=False),
@@ -112,6 +120,9 @@ class WorkerSide:
                 ),
             )
         for job, blocks in self._load_jobs(plan):
+            if not self.adapters.may_load(blocks.adapter):
+                self._transfers.refuse(job)
+                continue
             self._transfers.load(job, np.array(blocks.blocks, dtype=np.uint32), blocks.hashes)
 
     def _retention_of(self, blocks: BlockList) -> Retention | npt.NDArray[np.uint8]:
@@ -211,18 +222,21 @@ class WorkerSide:
     def _end(self, ended: EndedJob) -> None:
         blocks = self._lists.pop(ended.job.number)
         operation = "load" if ended.job.is_load else "store"
-        copied = len(blocks.blocks) - len(ended.failed) - ended.skipped
+        failed = ended.failed
+        if ended.job.is_load and not self.adapters.may_load(blocks.adapter):
+            failed = dict.fromkeys(range(len(blocks.blocks)), OLD_EPOCH)
+        copied = len(blocks.blocks) - len(failed) - ended.skipped
         self.counts[operation, "copied"] += copied
         self.counts[operation, "skipped"] += ended.skipped
-        for reason in ended.failed.values():
+        for reason in failed.values():
             self.counts[operation, reason] += 1
         if not ended.job.is_load:
             self._stored[blocks.number] += 1
             return
-        if ended.failed:
+        if failed:
             self._failed_requests.add(blocks.request)
-            self._failed_blocks.update(blocks.blocks[i] for i in ended.failed)
-            self._failed_keys.update(key_of(blocks.hashes[i], blocks.group) for i in ended.failed)
+            self._failed_blocks.update(blocks.blocks[i] for i in failed)
+            self._failed_keys.update(key_of(blocks.hashes[i], blocks.group) for i in failed)
         if blocks.disk_tokens:
             # The groups of a request are loaded at once.
             most = max(blocks.disk_tokens, self._disk_tokens.get(blocks.request, 0))

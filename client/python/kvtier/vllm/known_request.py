@@ -10,8 +10,17 @@ from typing import Any
 
 from .cache_groups import CacheGroup
 from .rows import keys_of
-from .step_plan import Run
+from .step_plan import Run, Tensors
 from .wishes import Wishes
+
+
+def reads_nothing(request: Any) -> bool:
+    """vLLM takes no answer for some, as prompts whose logprobs are asked for. Another connector brings
+    all of a prompt that another engine has prefilled: one that answers before it, with less, would
+    make this engine compute the rest."""
+    transfer = getattr(request, "kv_transfer_params", None)
+    is_prefilled = isinstance(transfer, dict) and transfer.get("do_remote_prefill")
+    return bool(request.skip_reading_prefix_cache or is_prefilled)
 
 
 @dataclass
@@ -31,8 +40,9 @@ class KnownRequest:
     waits_for: for its turn to load that. scheduled_from: the first token that is computed, once it
     is scheduled. pinned: the blocks that steps complete which were planned before. is_mixed: some of
     its blocks were computed with other weights, so that none of it may be stored. cut_blocks: of a hit, to be computed anew; None: not drawn yet.
-    is_canary: its hit was cut, so that its stores are compared. salt: of its adapter,
-    empty without one; None: it is not known which tensors that has."""
+    is_canary: its hit was cut, so that its stores are compared. is_found: whether it is known by now which
+    tensors its adapter has; they are None if that cannot be told. will_load: whether vLLM had none when
+    a worker was asked; None: before it has answered."""
 
     request: Any
     keys: list[list[bytes]] = field(default_factory=list)
@@ -43,15 +53,34 @@ class KnownRequest:
     is_mixed: bool = False
     cut_blocks: int | None = None
     is_canary: bool = False
-    salt: bytes | None = b""
+    is_found: bool = True
+    tensors: Tensors | None = None
+    will_load: bool | None = None
     wishes: Wishes = Wishes()
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether vLLM reads the adapter's files anew for the request."""
+        adapter = getattr(self.request, "lora_request", None)
+        return bool(getattr(adapter, "load_inplace", False))
+
+    @property
+    def adapter(self) -> tuple[int, Tensors] | None:
+        return self.tensors and (self.request.lora_request.lora_int_id, self.tensors)
+
+    @property
+    def salt(self) -> bytes | None:
+        """Tells the blocks of an adapter's requests apart from those of others; empty without one; None: it
+        is not known which tensors that has."""
+        if getattr(self.request, "lora_request", None) is None:
+            return b""
+        return self.tensors and self.tensors.digest
 
     def hashes(self, group: CacheGroup, first: int, last: int) -> list[bytes]:
         """The daemon's, of the blocks from position `first` up to before `last`."""
         hashes = group.hashes(self.request.block_hashes, first, last)
-        if not self.salt:
-            return hashes
-        return [hashlib.sha256(one + self.salt).digest() for one in hashes]
+        salt = self.salt
+        return [hashlib.sha256(one + salt).digest() for one in hashes] if salt else hashes
 
     def tokens_to_compute(self) -> int:
         """Counts tokens of a request that is scheduled."""

@@ -5,10 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..types import Retention
 from .kept_cache import KeptChanges
+
+
+class Tensors(NamedTuple):
+    """An adapter's. change: how often it had got others when it got these. digest: of the files that they
+    were read from; empty: not known."""
+
+    change: int
+    digest: bytes
 
 
 @dataclass
@@ -17,7 +25,8 @@ class BlockList:
     disk_tokens (of blocks that were found on disk only): of loads only. number, parents (None for
     the first block), depths (positions in the request) and retentions (by position in the list, of
     blocks whose requests wish for another one than the engine's), compare (the daemon may have
-    blocks, and compares them): of stores only, which are of all requests of a step."""
+    blocks, and compares them): of stores only, which are of all requests of a step. adapter: its number in
+    vLLM, and the tensors by which the blocks were computed."""
 
     request: str
     group: int
@@ -29,19 +38,21 @@ class BlockList:
     disk_tokens: int = 0
     retentions: dict[int, Retention] = field(default_factory=dict)
     compare: bool = False
+    adapter: tuple[int, Tensors] | None = None
 
 
 @dataclass
 class StepPlan:
     """Tells each worker about one step. epoch: how often the weights had become others when it was
     made. loads: by request, which is to be reported when all of its lists are loaded, at once if
-    there are none. stores: at most two lists for each cache group. kept: of its table of blocks that outlive
-    the engine."""
+    there are none. stores: at most two lists for each cache group and adapter. kept: of its table of blocks
+    that outlive the engine. questions: as LoadedAdapters.ask."""
 
     epoch: int = 0
     loads: dict[str, list[BlockList]] = field(default_factory=dict)
     stores: list[BlockList] = field(default_factory=list)
     kept: KeptChanges = field(default_factory=lambda: KeptChanges(clear=True))
+    questions: dict[int, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.loads or self.stores)

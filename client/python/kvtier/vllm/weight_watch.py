@@ -100,10 +100,14 @@ class WeightWatch:
             self._changed = bool(self._answers.pop(0)[0]) or self._changed
 
 
+def find_runner() -> Any:
+    """The runner whose KV cache is being made on this thread, which vLLM does not hand to a connector;
+    None: there is none."""
+    return find_caller(lambda one: one if hasattr(type(one), "get_model") else None)
+
+
 def find_model() -> torch.nn.Module | None:
-    """The model of the runner whose KV cache is being made on this thread, which vLLM does not hand to
-    a connector."""
-    runner = find_caller(lambda one: one if hasattr(type(one), "get_model") else None)
+    runner = find_runner()
     model = None if runner is None else runner.get_model()
     return model if isinstance(model, torch.nn.Module) else None
 
