@@ -9,7 +9,7 @@ from kvtier import Presence
 from kvtier._options import read_options
 from kvtier.types import DType
 from kvtier.vllm.cache_groups import prefix_unit
-from kvtier.vllm.canary import LAST_BLOCKS, CanarySampler, number_type
+from kvtier.vllm.canary import LAST_BLOCKS, CanarySampler, are_told_by_hashes, number_type
 from kvtier.vllm.connector_scheduler import SchedulerSide
 from kvtier.vllm.options import CONNECTOR_OPTIONS
 from test_connector_unit import BLOCK_TOKENS, FULL, WINDOW, SchedulerCase, request
@@ -50,6 +50,18 @@ class SamplerTest(unittest.TestCase):
         padded = spec(dtype="torch.bfloat16", page_size_padded=4096)
         self.assertIsNone(number_type(padded, "auto"))
         self.assertIsNone(number_type(spec(dtypes=("torch.float32", "torch.bfloat16")), "auto"))
+
+
+    def test_blocks_with_a_drafter_s_part_that_the_next_token_decides_are_not_compared(self):
+        for drafts, are_told in (
+            (None, True),
+            ({}, True),  # without a drafter's KV
+            ({"use_eagle": lambda: True}, False),
+            ({"use_eagle": lambda: True, "needs_eagle_block_drop": lambda: False}, True),
+        ):
+            speculative = None if drafts is None else types.SimpleNamespace(**drafts)
+            engine = types.SimpleNamespace(speculative_config=speculative)
+            self.assertIs(are_told_by_hashes(engine), are_told)
 
 
 class CutCase(SchedulerCase):

@@ -83,6 +83,25 @@ def make_model(
     return directory
 
 
+def make_drafter(directory: pathlib.Path) -> pathlib.Path:
+    """Writes a drafter (EAGLE) for a model of make_model, which makes more of a position's next token
+    than of what the model knows there."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    weights = make_model(directory, seed=5, layers=1, attention_gain=1.0) / "model.safetensors"
+    own = {
+        name.removeprefix("model."): weight
+        for name, weight in load_file(weights).items()
+        if ".layers." in name and "input_layernorm" not in name
+    }
+    generator = torch.Generator().manual_seed(5)
+    joins = torch.randn(HIDDEN, 2 * HIDDEN, generator=generator) / HIDDEN**0.5
+    joins[:, :HIDDEN] *= 2.0
+    save_file({**own, "fc.weight": joins.to(torch.bfloat16)}, weights)
+    return directory
+
+
 def make_model_of_kind(
     directory: pathlib.Path,
     kind: str,

@@ -51,6 +51,16 @@ class CanarySampler:
         self.cut_tokens += tokens
 
 
+def are_told_by_hashes(engine: Any) -> bool:
+    """Whether equal hashes are of equal blocks. A drafter that is given the next token (EAGLE, MTP) makes
+    its KV of a block's last position of a token that the block's hash does not tell. engine: the
+    VllmConfig."""
+    speculative = getattr(engine, "speculative_config", None)
+    # Versions without the first tell these drafters from few others that need not be.
+    needs = getattr(speculative, "needs_eagle_block_drop", None) or getattr(speculative, "use_eagle", None)
+    return needs is None or not needs()
+
+
 def number_type(spec: Any, cache_dtype: str) -> DType | None:
     """The type of all numbers in blocks of vLLM's spec; None if not all are of one type, or if
     blocks have bytes that no kernel writes. cache_dtype: as the user chose it."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from .._options import read_options
 from . import identity
 from .adapters import AdapterDigests, LoadedAdapters
 from .cache_groups import cache_groups
-from .canary import CanarySampler
+from .canary import CanarySampler, are_told_by_hashes
 from .connector_metadata import KvtierHandshake, KvtierMetadata, KvtierWorkerMetadata
 from .connector_metrics import KvtierPromMetrics, KvtierStats
 from .connector_scheduler import SchedulerSide
@@ -100,6 +101,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             block_pieces(kv_cache_config, group, replicated, cache_dtype)
             for group in self._cache_groups
         ]
+        if not are_told_by_hashes(vllm_config):
+            pieces = [dataclasses.replace(one, number_type=None) for one in pieces]
         self._blocks = EngineBlocks(vllm_config, options, pieces)
         self._keeps = self._can_keep(kv_cache_config)
         self._kept: KeptCacheWorker | None = None
