@@ -71,14 +71,28 @@ class DiskTurnsTest(SchedulerCase):
         self.assertIsNone(self.found(first))
         self.assertIsNone(self.found(second))
         self.side.loaded({loading[0].request_id})
-        self.assertIsNone(self.found(second))
-        self.assertEqual(self.found(first), TOKENS)
+        self.assertIsNone(self.side.matched_tokens(second, 0))
         # It keeps its turn while vLLM has no blocks for it.
-        self.assertIsNone(self.found(second))
+        for _ in range(3):
+            self.assertEqual(self.found(first), TOKENS)
+            self.assertIsNone(self.side.matched_tokens(second, 0))
+            self.step()
         self.schedule(first, TOKENS)
         self.assertIsNone(self.found(second))
         self.side.loaded({first.request_id})
         self.assertEqual(self.found(second), TOKENS)
+
+    def test_a_request_that_vllm_asks_about_no_more_holds_up_no_other(self):
+        """As one whose adapter has no place, or that others keep from its turn by their priority."""
+        self.prices(compute_s=100.0, disk_s=1.0)
+        loading = self.begin_loads()
+        left_out, other = self.new_request(), self.new_request()
+        self.assertIsNone(self.found(left_out))
+        self.side.loaded({one.request_id for one in loading})
+        self.step()
+        self.assertEqual(self.found(other), TOKENS)
+        self.schedule(other, TOKENS)
+        self.assertEqual(self.found(left_out), TOKENS)
 
     def test_a_request_is_computed_where_its_turn_would_come_too_late(self):
         self.prices(compute_s=LOADS + 0.5, disk_s=1.0)

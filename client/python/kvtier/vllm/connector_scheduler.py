@@ -204,6 +204,7 @@ class SchedulerSide:
         """The loads of this step, and stores of the blocks that the steps before it have computed.
         """
         self._stores.step()
+        self._turns.step()
         step_tokens = sum(output.num_scheduled_tokens.values())
         for known in list(self._with_pins.values()):
             has_room = step_tokens >= SHORT_STEP_TOKENS or self._plan.stored_blocks() < SHORT_STEP_STORES

@@ -21,8 +21,9 @@ STUCK_S = 5.0
 
 
 class DiskTurns:
-    """Belongs to the scheduler's thread. A request waits from `wait` until it begins or leaves; its
-    load is under way from `begin` until `ended`, which also comes for loads that failed.
+    """Belongs to the scheduler's thread. A request waits from `wait` until it begins or leaves, or a step
+    does not ask about it; its load is under way from `begin` until `ended`, which also comes for loads
+    that failed.
 
     seconds_for: how long the disk takes for so many tokens; None if that is not known.
     """
@@ -35,11 +36,20 @@ class DiskTurns:
         self._seconds_for = seconds_for
         self._clock = clock
         self._waiting: dict[str, int] = {}  # tokens on disk, in the order of turns
+        self._asked: set[str] = set()  # of these, in this step
         self._loading: dict[str, int] = {}
         # For each that waits, the tokens of the requests before it; None: count anew.
         self._tokens_before: dict[str, int] | None = None
         self._tokens_waiting = 0
         self._last_change = 0.0  # when a load began or ended
+
+    def step(self) -> None:
+        """A step is planned. Requests that vLLM has not asked about wait no more: it may leave them out for
+        as long as it likes, and asks about all that it could begin, in its order."""
+        if len(self._asked) < len(self._waiting):
+            self._waiting = {one: n for one, n in self._waiting.items() if one in self._asked}
+            self._tokens_before = None
+        self._asked.clear()
 
     def may_begin(self, request: str) -> bool:
         """Whether it is the request's turn, which may not wait yet."""
@@ -65,13 +75,15 @@ class DiskTurns:
         return self._clock() - self._last_change > self._loading_s() + STUCK_S
 
     def wait(self, request: str, tokens: int) -> None:
-        """The request waits for its turn to load so many tokens."""
+        """The request waits for its turn to load so many tokens, as long as each step asks about it."""
+        self._asked.add(request)
         if self._waiting.get(request) != tokens:
             self._waiting[request] = tokens
             self._tokens_before = None
 
     def leave(self, request: str) -> None:
         """The request waits no more."""
+        self._asked.discard(request)
         if self._waiting.pop(request, None) is not None:
             self._tokens_before = None
 
