@@ -226,6 +226,19 @@ class SchedulerTurnTest(SchedulerCase):
             self.assertEqual(self.side.holds_nothing(), is_empty)
 
 
+    def test_nothing_is_stored_on_top_of_a_part_of_an_old_block(self):
+        """vLLM tells connectors whole blocks that its own cache has, and uses the beginning of another."""
+        for is_empty, stored in ((False, []), (True, [0, 1])):
+            self.side.turn(is_empty)
+            one = request(2 * BLOCK_TOKENS + 5, f"{is_empty}")
+            self.match(one)
+            self.side.allocated(one, self.manager.table(one.request_id, [1, 2, 3]), 0)
+            one.num_computed_tokens = 12
+            plans = [self.step(one, 10), self.step(one, 10), self.step()]
+            depths = [depth for plan in plans for store in plan.stores for depth in store.depths]
+            self.assertEqual(depths, stored)
+
+
 class WorkerTurnTest(LinkCase):
     def setUp(self):
         super().setUp()

@@ -48,10 +48,9 @@ SHORT_STEP_TOKENS, SHORT_STEP_STORES = 1024, 256
 class SchedulerSide:
     """Belongs to the scheduler's thread. lookups: the daemon's answers; workers: how many there
     are, each with its part of every block. always_load: also blocks that take longer to load than
-    to compute. kept:
-    None if the KV cache is not kept. tokens: None if the daemon is told no token ids. prefetch: None
-    if blocks on disk stay there until their requests begin. adapters: tells their requests apart.
-    wishes: None if the daemon is told none. canary: None if no hit is cut."""
+    to compute. kept: None if the KV cache is not kept. tokens: None if the daemon is told no token
+    ids. prefetch: None if blocks on disk stay there until their requests begin. adapters: tells their
+    requests apart. wishes: None if the daemon is told none. canary: None if no hit is cut."""
 
     def __init__(
         self,
@@ -131,8 +130,8 @@ class SchedulerSide:
         self._let_go(known)
         if self.adapters.own and self.holds_nothing():
             self.adapters.own_is_empty()
-        is_other = self.adapters.own_is_other(known) or self._has_old_blocks
-        known.is_mixed = is_other and local_tokens > 0
+        known.is_own_other = self.adapters.own_is_other(known) or self._has_old_blocks
+        known.is_mixed = known.is_own_other and local_tokens > 0
         if local_tokens % prefix_unit(self._groups) != 0 or known.salt is None:
             return 0
         if reads_nothing(request) or self.adapters.have_changed(known, looks_at_files=True):
@@ -201,8 +200,7 @@ class SchedulerSide:
             self._turns.leave(request.request_id)
 
     def plan_step(self, output: Any) -> StepPlan:
-        """The loads of this step, and stores of the blocks that the steps before it have computed.
-        """
+        """The loads of this step, and stores of blocks that the steps before it have computed."""
         self._stores.step()
         self._turns.step()
         step_tokens = sum(output.num_scheduled_tokens.values())
@@ -505,6 +503,9 @@ class SchedulerSide:
     def _pin(self, known: KnownRequest, scheduled_tokens: int) -> None:
         """Keeps the blocks that this step completes."""
         computed = known.request.num_computed_tokens
+        if known.is_own_other and computed > (known.scheduled_from or 0):
+            known.is_mixed = True  # vLLM tells connectors no part of a block that it has
+        known.is_own_other = False
         if known.is_mixed or known.salt is None:
             return
         table, is_late = None, self._stores.are_late()

@@ -39,10 +39,11 @@ class KnownRequest:
     """request: vLLM's. keys: of its full blocks, by group. local_tokens: found in vLLM's own cache.
     waits_for: for its turn to load that. scheduled_from: the first token that is computed, once it
     is scheduled. pinned: the blocks that steps complete which were planned before. is_mixed: some of
-    its blocks were computed with other weights, so that none of it may be stored. cut_blocks: of a hit, to be computed anew; None: not drawn yet.
-    is_canary: its hit was cut, so that its stores are compared. is_found: whether it is known by now which
-    tensors its adapter has; they are None if that cannot be told. will_load: whether vLLM had none when
-    a worker was asked; None: before it has answered."""
+    its blocks were computed with other weights, so that none of it may be stored. is_own_other: until
+    its first step, whether vLLM's own cache may have such blocks. cut_blocks: of a hit, to be computed
+    anew; None: not drawn yet. is_canary: its hit was cut, so that its stores are compared. is_found:
+    whether it is known by now which tensors its adapter has; they are None if that cannot be told.
+    will_load: whether vLLM had none when a worker was asked; None: before it has answered."""
 
     request: Any
     keys: list[list[bytes]] = field(default_factory=list)
@@ -51,6 +52,7 @@ class KnownRequest:
     scheduled_from: int | None = None
     pinned: list[Run] = field(default_factory=list)
     is_mixed: bool = False
+    is_own_other: bool = False
     cut_blocks: int | None = None
     is_canary: bool = False
     is_found: bool = True
