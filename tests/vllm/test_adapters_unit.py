@@ -142,7 +142,7 @@ class AdapterSchedulerTest(AdapterCase, SchedulerCase):
         return one
 
     def compute(self, one, *blocks, local_tokens=0):
-        """What is stored of a request, as far as the worker does."""
+        """The hashes of the request's blocks that the worker stores."""
         found = self.match(one, local_tokens)
         self.side.allocated(one, self.manager.table(one.request_id, list(blocks)), found)
         one.num_computed_tokens = local_tokens + found

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vLLM connector's decisions in the scheduler, without vLLM."""
 
+import math
 import random
 import types
 import unittest
@@ -554,6 +555,28 @@ class HitPricesTest(unittest.TestCase):
         self.assertEqual(self.blocks("d" * 100), 0)
         self.now = BELIEVED_S
         self.assertEqual(self.blocks("d" * 100), few)
+
+    def test_a_disk_that_is_faster_than_computing_is_believed_until_a_load_says_otherwise(self):
+        self.measure(compute_s=0.001, disk_s=0.0002)
+        self.now = 10 * BELIEVED_S
+        self.assertEqual(self.blocks("d" * 100), 100)
+        self.prices.loaded_from_disk(100_000, 200.0)
+        self.assertEqual(self.blocks("d" * 100), 0)
+
+    def test_the_step_in_which_a_load_s_end_is_seen_does_not_make_a_fast_disk_seem_slow(self):
+        """The step is most of a short load's time; a far slower disk is tried with a little only."""
+        few = TRIAL_TOKENS // BLOCK_TOKENS
+        for disk_s, step_s, loaded in ((9e-6, 0.013, 2000), (9e-6, 0.03, 2000), (4e-3, 0.013, few)):
+            with self.subTest(disk_s=disk_s, step_s=step_s):
+                self.setUp()
+                self.prices.computed(10_000, 10_000 * 38e-6)
+                for _ in range(8):
+                    blocks = self.blocks("d" * 2000)
+                    tokens = blocks * BLOCK_TOKENS
+                    steps = math.ceil(tokens * disk_s / step_s)
+                    self.prices.loaded_from_disk(tokens, steps * step_s)
+                    self.now += BELIEVED_S
+                self.assertEqual(blocks, loaded)
 
     def test_short_steps_tell_nothing(self):
         self.prices.computed(MIN_STEP_TOKENS - 1, 100.0)

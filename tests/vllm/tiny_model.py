@@ -84,8 +84,8 @@ def make_model(
 
 
 def make_drafter(directory: pathlib.Path) -> pathlib.Path:
-    """Writes a drafter (EAGLE) for a model of make_model, which makes more of a position's next token
-    than of what the model knows there."""
+    """Writes a drafter (EAGLE) for a model of make_model. Its KV of a position is more of the next token
+    than of the model's state."""
     import torch
     from safetensors.torch import load_file, save_file
 

@@ -12,8 +12,12 @@ from collections.abc import Callable, Sequence
 
 #: Steps with fewer tokens than these say little of what a prompt's tokens cost.
 MIN_STEP_TOKENS = 256
-#: The tokens loaded from disk to learn their cost, and how long it is believed.
+#: The tokens loaded from disk to learn their cost, and how long it is believed if computing costs less.
 TRIAL_TOKENS, BELIEVED_S = 256, 60.0
+
+# As many tokens more as last seemed to take so long: the end of a load is seen with a step's, and the
+# rest of the step must not count for much.
+_TRIAL_S = 0.1
 
 # How much of its weight a measurement keeps when the next one comes.
 _KEPT = 0.7
@@ -59,9 +63,11 @@ class HitPrices:
         return self._compute.of(tokens)
 
     def disk_s(self, tokens: int) -> float | None:
-        """How long loading so many tokens from disk takes; None if that is not known, or known of
-        old only."""
-        return self._disk.of(tokens) if self._clock() < self._disk_known_until else None
+        """How long loading so many tokens from disk takes; None if that is not known, or was long ago
+        and longer than computing them: no load would tell that it is not any more."""
+        disk_s, compute_s = self._disk.of(tokens), self.compute_s(tokens)
+        is_fast = disk_s is not None and compute_s is not None and disk_s < compute_s
+        return disk_s if is_fast or self._clock() < self._disk_known_until else None
 
     def saved_s(self, blocks: int, on_disk: int, block_tokens: int) -> float:
         """How much less loading so many blocks takes than computing them, if `on_disk` of them
@@ -92,10 +98,11 @@ class HitPrices:
         return best
 
     def _trial(self, on_disk: Sequence[bool], block_tokens: int) -> int:
-        tokens = 0
+        tokens, last_s = 0, self._disk.of(1)
+        most = max(TRIAL_TOKENS, _TRIAL_S / last_s if last_s else 0)
         for number, is_on_disk in enumerate(on_disk):
             tokens += block_tokens if is_on_disk else 0
-            if tokens > TRIAL_TOKENS and number > 0:
+            if tokens > most and number > 0:
                 return number
         return len(on_disk)
 
