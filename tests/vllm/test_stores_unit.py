@@ -56,7 +56,8 @@ class StoresTest(SchedulerCase):
         for _ in range(20):
             self.run_request(6)
             self.wait(LATE_S / 15, steps=1)
-            self.assertLessEqual(len(self.manager.pinned()), POOL_BLOCKS // 4)
+            if self.now > PATIENCE_S:
+                self.assertLessEqual(len(self.manager.pinned()), POOL_BLOCKS // 4)
         self.assertEqual(len(self.manager.pinned()), POOL_BLOCKS // 4)
         self.assertEqual(self.side.late_blocks, 20 * 6 - POOL_BLOCKS // 4)
 
@@ -90,6 +91,30 @@ class StoresTest(SchedulerCase):
         self.end(second)
         self.side.finished(one)
         self.assertEqual((self.manager.pinned(), self.side.late_blocks), (set(), 0))
+
+    def test_so_are_those_of_requests_that_have_ended(self):
+        """As requests do with their prefill. Their wishes are told when all of their blocks are stored."""
+        told = []
+        wishes = types.SimpleNamespace(retention=None)
+        self.side._wishes = types.SimpleNamespace(
+            of=lambda request: wishes, ended=lambda *args: told.append(args[-1]), stored=lambda one: None
+        )
+        one = self.begin(20)
+        self.side.finished(one)
+        (first,) = self.step().stores
+        self.assertEqual((first.depths, told), (list(range(16)), []))
+        self.assertEqual((self.step().stores, self.side.has_work()), ([], True))
+        self.end(first)
+        (second,) = self.step().stores
+        self.assertEqual((second.depths, told), (list(range(16, 20)), [{second.number}]))
+        self.end(second)
+        self.assertEqual((self.manager.pinned(), self.side.late_blocks), (set(), 0))
+        self.assertFalse(self.side.has_work())
+
+    def test_other_weights_end_the_wait_of_requests_that_have_ended(self):
+        self.side.finished(self.begin(20))
+        self.side.turn()
+        self.assertEqual((self.step().stores, self.manager.pinned()), ([], set()))
 
     def test_the_engine_steps_until_blocks_are_stored_whose_requests_go_on(self):
         """A pause that keeps requests resets the cache once the engine has no work."""

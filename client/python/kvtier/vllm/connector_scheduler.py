@@ -28,7 +28,7 @@ from .known_request import DiskPlan, KnownRequest, reads_nothing
 from .lookups import Lookups
 from .rows import keys_of
 from .step_plan import BlockList, Run, StepPlan, Tensors, runs_of
-from .stores import Stores
+from .stores import LATE_S, PATIENCE_S, Stores
 from .token_ids import TokenTeller
 from .wishes import WishTeller
 
@@ -83,7 +83,7 @@ class SchedulerSide:
         self._manager: Any = None
         self._has_old_blocks = False  # of other weights, in vLLM's own cache
         self._requests: dict[str, KnownRequest] = {}
-        self._with_pins: dict[str, KnownRequest] = {}
+        self._with_pins: dict[int, KnownRequest] = {}  # some have ended
         self._plan = StepPlan()
         self._stores = Stores(workers, clock)
         # Blocks that were not stored, and requests whose wishes were not told, while it seemed to hang.
@@ -206,7 +206,7 @@ class SchedulerSide:
         step_tokens = sum(output.num_scheduled_tokens.values())
         for known in list(self._with_pins.values()):
             has_room = step_tokens >= SHORT_STEP_TOKENS or self._plan.stored_blocks() < SHORT_STEP_STORES
-            self._store(known, has_room * self._stores.room(), not self._stores.are_late())
+            self._store(known, has_room * self._stores.room())
         for name, tokens in output.num_scheduled_tokens.items():
             scheduled = self._requests.get(name)
             if scheduled is not None:
@@ -234,9 +234,8 @@ class SchedulerSide:
             self._prefetch.drop(request.request_id)
         known = self._requests.pop(request.request_id, None)
         if known is not None:
-            self._store(known, self._stores.room(), may_wait=False)
-            self._let_go(known)
-            self._tell_wishes(known)
+            known.has_ended = True
+            self._store(known, self._stores.room())
 
     def failed(self, keys: Collection[bytes]) -> None:
         """These could not be loaded: the requests that wanted them compute them, and must not hear
@@ -260,7 +259,7 @@ class SchedulerSide:
         """As LoadedAdapters.take_news."""
         self.adapters.hear(loaded, answers)
         if loaded:
-            for known in self._requests.values():
+            for known in [*self._requests.values(), *self._with_pins.values()]:
                 if self.adapters.have_changed(known):
                     self._let_go(known)
 
@@ -273,7 +272,7 @@ class SchedulerSide:
             self._prefetch.drop_all()
         if self.kept is not None:
             self.kept.reset()
-        for known in self._requests.values():
+        for known in [*self._requests.values(), *self._with_pins.values()]:
             known.waits_for = None
             known.is_mixed = known.scheduled_from is not None
             self._let_go(known)
@@ -522,13 +521,13 @@ class SchedulerSide:
                     continue
                 self._manager.block_pool.touch(run.blocks)
                 known.pinned.append(run)
-                self._with_pins[known.request.request_id] = known
+                self._with_pins[id(known)] = known
 
-    def _store(self, known: KnownRequest, room: int, may_wait: bool) -> None:
+    def _store(self, known: KnownRequest, room: int) -> None:
         """Plans stores of so many pinned blocks that have been computed; the others wait, or are let
-        go. Blocks that have not been are let go: the request was preempted, or drafted tokens were
-        rejected."""
-        kept = []
+        go: vLLM may need those of ended requests. Blocks that have not been are let go: the request was
+        preempted, or drafted tokens were rejected."""
+        kept, may_wait = [], not self._stores.are_late(PATIENCE_S if known.has_ended else LATE_S)
         for run in known.pinned:
             computed, ready = known.done(self._groups, run)
             stored = min(ready, room)
@@ -542,13 +541,15 @@ class SchedulerSide:
                 self._store_run(known, Run(run.index, run.first, run.blocks[:stored]))
         known.pinned = kept
         if not kept:
-            self._with_pins.pop(known.request.request_id, None)
+            self._with_pins.pop(id(known), None)
+            if known.has_ended:
+                self._tell_wishes(known)
 
     def _let_go(self, known: KnownRequest) -> None:
         for run in known.pinned:
             self._unpin(run.blocks)
         known.pinned = []
-        self._with_pins.pop(known.request.request_id, None)
+        self._with_pins.pop(id(known), None)
 
     def _store_run(self, known: KnownRequest, run: Run) -> None:
         request = known.request

@@ -51,6 +51,7 @@ class KnownRequest:
     waits_for: DiskPlan | None = None
     scheduled_from: int | None = None
     pinned: list[Run] = field(default_factory=list)
+    has_ended: bool = False
     is_mixed: bool = False
     is_own_other: bool = False
     cut_blocks: int | None = None
@@ -97,6 +98,8 @@ class KnownRequest:
         computed = self.request.num_computed_tokens // group.block_tokens - run.first
         computed = max(0, min(computed, len(run.blocks)))
         hashed = len(self.request.block_hashes) // group.hashes_per_block - run.first
+        if self.has_ended:
+            computed = max(0, min(computed, hashed))  # the others' last tokens never come
         return computed, max(0, min(computed, hashed))
 
     def may_store(self, groups: Sequence[CacheGroup]) -> bool:

@@ -98,9 +98,9 @@ class Stores:
         """How many more blocks may be stored now."""
         return 0 if self.are_late() else max(0, self._most_blocks - self._blocks)
 
-    def are_late(self) -> bool:
-        """Whether the daemon seems to hang."""
-        return any(self._steps_s - one.began_steps >= LATE_S for one in self._oldest())
+    def are_late(self, after_s: float = LATE_S) -> bool:
+        """Whether the daemon seems to hang, as steps of so long have not brought the end of a store."""
+        return any(self._steps_s - one.began_steps >= after_s for one in self._oldest())
 
     def end_soon(self) -> bool:
         """Whether blocks are pinned that will be free in a moment."""
