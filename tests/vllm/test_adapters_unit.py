@@ -98,6 +98,13 @@ class LoadedAdaptersTest(AdapterCase, unittest.TestCase):
         self.engine.add(self.adapter())
         self.assertEqual(self.news(), {1: Tensors(1, b"")})
 
+    def test_files_that_the_load_brings_are_those_that_were_read(self):
+        """As of the hub's adapters, which vLLM downloads."""
+        path = self.path / "new"
+        self.engine.before_load = lambda: self.write(A, path)
+        self.engine.add(self.adapter(path=path))
+        self.assertEqual(self.news()[1].digest, adapters.files_digest(str(self.path), False))
+
     def test_it_answers_whether_vllm_has_loaded_one(self):
         self.engine.add(self.adapter())
         self.loaded.ask({7: 1, 8: 2})

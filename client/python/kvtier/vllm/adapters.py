@@ -9,6 +9,7 @@ those that vLLM has others for.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,11 +47,13 @@ class LoadedAdapters:
             manager._load_adapter = self._load_adapter
 
     def _load_adapter(self, adapter: Any) -> Any:
-        before = files_digest(adapter.lora_path, self._whole)
         assert self._load is not None
+        is_hub_s = not os.path.isdir(adapter.lora_path)  # which may come only now
+        before = files_digest(adapter.lora_path, self._whole)
         loaded = self._load(adapter)
-        is_same = before == files_digest(adapter.lora_path, self._whole)
-        digest, number = before if is_same else b"", adapter.lora_int_id
+        digest, number = files_digest(adapter.lora_path, self._whole), adapter.lora_int_id
+        if digest != before and not (is_hub_s and not before):
+            digest = b""  # either's
         last = self._tensors.get(number, _UNKNOWN)
         if digest != last.digest or not digest:
             self._tensors[number] = self._news[number] = Tensors(last.change + 1, digest)
