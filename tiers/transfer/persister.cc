@@ -60,26 +60,15 @@ bool Persister::MayWrite(EntryRef next) const {
 
 bool Persister::PutPrefixFirst(std::deque<EntryRef>* line) {
   if (state_.clock.NowMs() >= state_.pressure.prefixes_first_until_ms) return true;
-  // A sequence may have hundreds of thousands of blocks.
-  const uint64_t most_climbed = state_.options.search_part_blocks;
   for (size_t tries = std::min(line->size(), kLinesTried); tries > 0; --tries) {
-    bool all_in_host = true;
+    const EntryRef next = line->front();
+    if (state_.blocks.directory.Resolve(next) == kNoEntry) return true;
     std::vector<EntryRef> ancestors;
-    const EntryIndex next = state_.blocks.directory.Resolve(line->front());
-    if (next == kNoEntry) return true;
-    for (EntryIndex parent = UnwrittenParent(next); parent != kNoEntry;
-         parent = UnwrittenParent(parent)) {
-      if (climbed_++ == most_climbed) {
-        // Several sequences were looked at: that is enough until something has ended.
-        if (ancestors.size() < most_climbed) return in_flight_.bytes == 0;
-        // One long sequence: the next part goes on from here.
-        line->insert(line->begin(), ancestors.rbegin(), ancestors.rend());
-        state_.SchedulePart();
-        return false;
-      }
-      ancestors.push_back(state_.blocks.directory.RefOf(parent));
-      all_in_host &= state_[parent].in_host();
-    }
+    const Climbed climbed = ClimbFrom(next, &ancestors);
+    if (climbed == Climbed::kGoesOn) return false;
+    if (climbed == Climbed::kEnough) return in_flight_.bytes == 0;
+    const bool all_in_host = std::ranges::all_of(
+        ancestors, [this](EntryRef ancestor) { return state_[ancestor.row].in_host(); });
     // The first of the sequence first, for there may not be slots in host for all.
     for (const EntryRef ancestor : std::views::reverse(ancestors)) {
       queue_.WantWithBytes(ancestor.row);
@@ -97,13 +86,47 @@ bool Persister::PutPrefixFirst(std::deque<EntryRef>* line) {
   return in_flight_.bytes == 0;
 }
 
+// A sequence may have hundreds of thousands of blocks. Where it is looked at in parts, the latest
+// one alone, its beginning, is what matters.
+Persister::Climbed Persister::ClimbFrom(EntryRef next, std::vector<EntryRef>* ancestors) {
+  const uint64_t part = state_.options.search_part_blocks;
+  const bool goes_on = climb_.from == next;
+  // The sequence that goes on has half of each event, whoever is first.
+  const bool beside_another = !goes_on && climb_.pump + 1 == state_.parts.pumps();
+  const uint64_t most = beside_another ? part / 2 : part;
+  const uint64_t before = climbed_;
+  EntryIndex at = state_.blocks.directory.Resolve(next);
+  const EntryIndex reached = goes_on ? state_.blocks.directory.Resolve(climb_.reached) : kNoEntry;
+  if (reached != kNoEntry && IsUnwritten(reached)) {
+    at = reached;
+    ancestors->push_back(climb_.reached);
+  }
+  for (EntryIndex parent = UnwrittenParent(at); parent != kNoEntry;
+       parent = UnwrittenParent(parent)) {
+    if (climbed_ >= most) {
+      // Without a step in each event there would be events without end.
+      const bool got_on = goes_on ? climbed_ > before : climbed_ == before + part;
+      if (!got_on) return Climbed::kEnough;
+      climb_ = {next, ancestors->back(), state_.parts.pumps()};
+      state_.SchedulePart();
+      return Climbed::kGoesOn;
+    }
+    ++climbed_;
+    ancestors->push_back(state_.blocks.directory.RefOf(parent));
+  }
+  if (goes_on) climb_ = {};
+  return Climbed::kAll;
+}
+
 EntryIndex Persister::UnwrittenParent(EntryIndex index) const {
   const EntryIndex parent = state_.blocks.lineage.ParentOf(index);
-  if (parent == kNoEntry) return kNoEntry;
-  const BlockEntry& entry = state_[parent];
-  if (entry.writing() || !entry.NeedsPersist(state_.has_disk())) return kNoEntry;
-  const bool comes = entry.in_pool() && !entry.offload_failed();
-  return entry.in_host() || comes ? parent : kNoEntry;
+  return parent != kNoEntry && IsUnwritten(parent) ? parent : kNoEntry;
+}
+
+bool Persister::IsUnwritten(EntryIndex index) const {
+  const BlockEntry& entry = state_[index];
+  if (entry.writing() || !entry.NeedsPersist(state_.has_disk())) return false;
+  return entry.in_host() || (entry.in_pool() && !entry.offload_failed());
 }
 
 Persister::Step Persister::TryWrite(EntryRef block) {

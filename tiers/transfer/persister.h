@@ -33,6 +33,12 @@ class Persister {
     HostPin pin;
     InFlightBytes in_flight;
   };
+  // How far the search for the beginning of one long sequence has come, a part in each event.
+  struct Climb {
+    EntryRef from;  // the next of its line
+    EntryRef reached;
+    uint64_t pump = 0;  // EventParts::pumps of the latest part
+  };
   enum class Step : uint8_t { kStarted, kSkipped, kWait };
   Step TryWrite(EntryRef block);
   // Whether a write may start beside those in flight: few do while reads are.
@@ -41,8 +47,17 @@ class Persister {
   // being written: a block is worth nothing without them. False if there is more to look at than
   // one event may.
   bool PutPrefixFirst(std::deque<EntryRef>* line);
-  // The block before it, if that is to be written yet and some tier has it; else kNoEntry.
+  enum class Climbed : uint8_t {
+    kAll,     // up to the first of its sequence
+    kGoesOn,  // in an event of its own
+    kEnough,  // the event's part is used up: no more until something has ended
+  };
+  // Adds the unwritten ancestors of the next of a line, the first of the sequence last.
+  Climbed ClimbFrom(EntryRef next, std::vector<EntryRef>* ancestors);
+  // The block before it, if that is unwritten; else kNoEntry.
   [[nodiscard]] EntryIndex UnwrittenParent(EntryIndex entry) const;
+  // It is to be written yet, and some tier has it.
+  [[nodiscard]] bool IsUnwritten(EntryIndex entry) const;
   void StartWrite(EntryIndex entry);
   void OnWritten(EntryIndex entry, const Status& status);
 
@@ -51,6 +66,7 @@ class Persister {
   DiskSlots& disk_;
   EventPart part_;
   uint64_t climbed_ = 0;  // ancestors looked at in this call of Pump
+  Climb climb_;
   InFlight in_flight_;
   uint64_t read_bytes_before_write_ = 0;  // when the latest write began
   std::unordered_map<EntryIndex, Write> writes_;
