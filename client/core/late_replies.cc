@@ -14,6 +14,8 @@ Result<std::unique_ptr<LateReplies>> LateReplies::Start(Channel* channel) {
   std::unique_ptr<LateReplies> started(new LateReplies(channel, std::move(wake), std::move(stop)));
   LateReplies* const replies = started.get();
   channel->SignalLateReplies(replies->wake_.get());
+  // A reply may have come since its caller gave up, before the channel had whom to tell.
+  SignalEvent(replies->wake_.get());
   KVT_ASSIGN_OR_RETURN(started->thread_,
                        StartOwnThread("kvt-late-reply", [replies] { replies->Run(); }));
   return started;

@@ -2,6 +2,7 @@
 #include "daemon/runtime/log.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <pthread.h>
 #include <spdlog/details/log_msg.h>
 #include <spdlog/pattern_formatter.h>
@@ -69,6 +70,9 @@ void WriteToStandardError(std::string_view text) {
     const ssize_t taken = ::write(STDERR_FILENO, text.data(), text.size());
     if (taken >= 0) {
       text.remove_prefix(static_cast<size_t>(taken));
+    } else if (errno == EAGAIN) {
+      pollfd room{STDERR_FILENO, POLLOUT, 0};
+      (void)::poll(&room, 1, -1);
     } else if (errno != EINTR) {
       return;
     }

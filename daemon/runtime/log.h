@@ -20,7 +20,7 @@ namespace kvtier {
 
 // Any thread may call any method. A thread of the log's own writes the lines, in their order, since
 // the reader of standard error, the journal or a file's disk may hang. Lines that find no room
-// meanwhile are counted, and the count is the next line.
+// meanwhile are counted, and the count follows.
 class Log {
  public:
   explicit Log(const LogConfig& config);

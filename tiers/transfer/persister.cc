@@ -91,7 +91,7 @@ bool Persister::PutPrefixFirst(std::deque<EntryRef>* line) {
 Persister::Climbed Persister::ClimbFrom(EntryRef next, std::vector<EntryRef>* ancestors) {
   const uint64_t part = state_.options.search_part_blocks;
   const bool goes_on = climb_.from == next;
-  // The sequence that goes on has half of each event, whoever is first.
+  // The sequence that goes on has half of each event, also behind others.
   const bool beside_another = !goes_on && climb_.pump + 1 == state_.parts.pumps();
   const uint64_t most = beside_another ? part / 2 : part;
   const uint64_t before = climbed_;

@@ -93,8 +93,8 @@ void RegionTransfers::CloseSession(SessionId session) {
 }
 
 void RegionTransfers::CloseLater(Region* region) {
-  region->to_close = true;
-  GoOnWith(region);
+  to_close_.push_back(region->pool->id);
+  state_.SchedulePart();
 }
 
 // A block that has not begun to move ends soon; one that moves, when it has landed. A load that
@@ -408,12 +408,21 @@ void RegionTransfers::GoOn() {
     if (region == regions_.end()) continue;
     most -= std::min(most, kRegionPrice);
     region->second.goes_on = false;
-    if (region->second.to_close) CancelAll(&region->second, &most);
     CancelSome(&region->second, &most);
     LoadWoken(&region->second, &most);
     ForgetIfClosed(region);
   }
-  if (!going_on_.empty()) state_.SchedulePart();
+  // A part of their own: a session may have had any number, and others' loads do not wait for them.
+  most = kBlocksPerEvent;
+  while (!to_close_.empty() && most > 0) {
+    const auto region = regions_.find(to_close_.front());
+    to_close_.pop_front();
+    if (region == regions_.end()) continue;
+    most -= std::min(most, kRegionPrice);
+    CancelAll(&region->second, &most);
+    ForgetIfClosed(region);
+  }
+  if (!going_on_.empty() || !to_close_.empty()) state_.SchedulePart();
 }
 
 void RegionTransfers::OnEnded(std::span<const BlockEnd> ends) {

@@ -112,7 +112,6 @@ class RegionTransfers final : public BlockListener {
     std::unordered_map<EntryIndex, Waiting> waiting;
     std::vector<RegionSources::Stored> computed;  // of the call of Store that runs
     std::deque<Waiting> woken;                    // no transfer moves their blocks any more
-    bool to_close = false;                        // when its turn in `going_on_` comes
     bool closing = false;
     std::vector<BlockIndex> to_cancel;  // of a region that is closing: those not looked at yet
     bool goes_on = false;               // in `going_on_`
@@ -199,6 +198,7 @@ class RegionTransfers final : public BlockListener {
   // Regions that close stand here, too; a session that has ended does not.
   std::unordered_map<SessionId, std::unordered_set<PoolId>> of_session_;
   std::deque<PoolId> going_on_;  // regions, some of them closed by now
+  std::deque<PoolId> to_close_;  // of sessions that end or close all; the same
   std::vector<PoolId> unread_;   // that have closed but for others' loads that read them
   std::map<TenantLine, StoreLine> stores_;
   uint64_t in_flight_ = 0;

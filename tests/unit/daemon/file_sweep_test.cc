@@ -208,6 +208,17 @@ TEST_F(FileSweepTest, AHostWhoseClockIsNotTheFileSystemsSweepsNothingAndTellsOnc
   EXPECT_EQ(LookTwice(&host), why) << "a new failure";
 }
 
+TEST_F(FileSweepTest, AHostBehindTheOthersSweepsNothingWhereClientsSetTheTimeThemselves) {
+  int64_t own_s = 1'000'000;
+  ServerFiles files(&own_s);
+  FileSweep host(
+      &root_, &files, 0, [] { return true; }, [&] { return own_s; });
+  MakeFile("kvtier/1/a/m/aa/aa01", now_s_ + 3600);
+  MakeFile("kvtier/.clock", now_s_);
+  EXPECT_NE(LookTwice(&host), std::nullopt);
+  EXPECT_TRUE(fs::exists(root() / "kvtier/1/a/m/aa/aa01"));
+}
+
 TEST_F(FileSweepTest, AClockThatIsSetWrongDuringASweepEndsIt) {
   for (int i = 0; i < 600; ++i) MakeFile("kvtier/1/a/m/aa/f" + std::to_string(i), now_s_ + 3600);
   int64_t own_s = now_s_;
