@@ -3,6 +3,7 @@
 not vLLM."""
 
 import contextlib
+import itertools
 import mmap
 import os
 import types
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from fake_kept_memory import FakeKeptMemory
-from kvtier import KvGroup, KvtierError, Status, WrongStateError
+from kvtier import KvGroup, KvtierError, Status, TimedOutError, WrongStateError
 from kvtier.vllm import kept_allocation
 from kvtier.vllm.kept_allocation import KeptAllocation, memory_name, warm_up_blocks
 from kvtier.vllm.kv_memory import BlockPieces
@@ -188,11 +189,13 @@ class WarmUpBlocksTest(unittest.TestCase):
 class OpenMemoryTest(unittest.TestCase):
     """Engines of one model on one GPU, of which each name belongs to one."""
 
-    def open(self, in_use):
-        """The names that were tried, and whether a daemon keeps the memory."""
-        tried = []
+    def open(self, in_use, late=0):
+        """The names that were tried, and whether a daemon keeps the memory. late: its first answers."""
+        tried, answers = [], itertools.count()
 
         def memory(name, byte_count, blocks, connection, cuda_device):
+            if next(answers) < late:
+                raise TimedOutError(Status.TIMEOUT, "timeout")
             if name not in tried:
                 tried.append(name)
             if connection is not None and tried.index(name) < in_use:
@@ -212,6 +215,11 @@ class OpenMemoryTest(unittest.TestCase):
 
     def test_the_only_engine_has_the_name_itself(self):
         self.assertEqual(self.open(0), ([b"n" * 32], True))
+
+    def test_memory_that_the_daemon_may_have_handed_over_too_late_is_taken_once_more(self):
+        self.assertEqual(self.open(0, late=1), ([b"n" * 32], True))
+        with self.assertRaises(TimedOutError):
+            self.open(0, late=2)
 
     def test_an_engine_beside_two_others_has_a_third_name(self):
         tried, kept = self.open(2)

@@ -21,7 +21,7 @@ import torch
 from .._facts import digest
 from .._gpu_memory import gpu_uuid
 from ..connection import connect
-from ..errors import KvtierError, WrongStateError
+from ..errors import KvtierError, TimedOutError, WrongStateError
 from ..regions import RegionMemory
 from .kept_cache import KeptTable
 from .kv_memory import BlockPieces, SharedAllocation
@@ -69,6 +69,7 @@ def open_memory(
 
     names = [name, *(hashlib.sha256(name + bytes([i])).digest() for i in range(1, _MOST_ENGINES))]
     gives_up = time.monotonic() + _OWNER_PATIENCE_S
+    has_timed_out = False
     while True:
         connection = None
         try:
@@ -80,6 +81,12 @@ def open_memory(
             logger.warning("kvtier: nothing is left of the last engine's KV cache: %s", error)
         try:
             return KeptMemory(names[0], byte_count, blocks, connection, cuda_device)
+        except TimedOutError:
+            # The daemon may have handed the memory over since: then this process has it.
+            if has_timed_out:
+                raise
+            has_timed_out = True
+            continue
         except WrongStateError as error:
             if error.reason != "memory_in_use":
                 raise
