@@ -268,6 +268,21 @@ class AdapterSchedulerTest(AdapterCase, SchedulerCase):
                 one = self.request(f"g{number}", adapter)
                 self.assertEqual(len(self.compute(one, 10, 11, 7, 8, local_tokens=32)), 2)
 
+    def test_the_rest_of_a_request_that_has_loaded_its_beginning_is_stored(self):
+        """vLLM says after a load that the request has its blocks once more, with no external tokens."""
+        adapter = self.adapter(load_inplace=True)
+        self.compute(self.request("a", adapter), 1, 2, 3, 4)
+        self.write(B)
+        self.serve(self.compute(self.request("b", adapter), 10, 11, 12, 13)[:2])
+        one = self.request("c", adapter)
+        self.assertEqual(self.match(one), 32)
+        blocks = self.manager.table("c", [14, 15, 16, 17])
+        self.side.allocated(one, blocks, 32)
+        one.num_computed_tokens = 32
+        self.side.allocated(one, blocks, 0)
+        self.step(one, 32)
+        self.assertEqual([store.blocks for store in self.step().stores], [[16, 17]])
+
     def test_requests_that_end_before_their_load_is_heard_of_leave_other_kv_than_they_named(self):
         one = self.request("r", self.adapter())
         self.match(one)

@@ -163,7 +163,7 @@ class SchedulerSide:
         if self._prefetch is not None:
             self._prefetch.drop(request.request_id)
         first = known.local_tokens
-        tokens = first + external_tokens
+        tokens = max(first + external_tokens, known.scheduled_from or 0)  # 0 once a load has ended
         is_new, known.scheduled_from = known.scheduled_from is None, tokens
         if is_new and self._backlog_tokens is not None:
             self._backlog_tokens += known.tokens_to_compute()
