@@ -5,6 +5,7 @@ import pathlib
 import tempfile
 import types
 import unittest
+from unittest import mock
 
 from kvtier import Retention
 from kvtier.vllm import adapters
@@ -104,6 +105,17 @@ class LoadedAdaptersTest(AdapterCase, unittest.TestCase):
         self.engine.before_load = lambda: self.write(A, path)
         self.engine.add(self.adapter(path=path))
         self.assertEqual(self.news()[1].digest, adapters.files_digest(str(self.path), False))
+
+    def test_an_adapter_of_the_hub_that_has_moved_on_is_the_one_that_the_load_brings(self):
+        older, newer = (self.path / name for name in ("older", "newer"))
+        self.write(A, older)
+        self.write(B, newer)
+        here = [older]
+        self.engine._load_adapter = lambda adapter: here.append(newer)
+        self.loaded = LoadedAdapters(self.engine)
+        with mock.patch.object(adapters, "directory_of", lambda *_: (here[-1], "")):
+            self.engine.add(self.adapter(path="org/adapter"))
+        self.assertEqual(self.news()[1].digest, adapters.files_digest(str(newer), False))
 
     def test_it_answers_whether_vllm_has_loaded_one(self):
         self.engine.add(self.adapter())

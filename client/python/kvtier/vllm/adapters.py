@@ -48,11 +48,11 @@ class LoadedAdapters:
 
     def _load_adapter(self, adapter: Any) -> Any:
         assert self._load is not None
-        is_hub_s = not os.path.isdir(adapter.lora_path)  # which may come only now
+        is_hub_s = not os.path.isdir(adapter.lora_path)  # whose load may bring another commit's
         before = files_digest(adapter.lora_path, self._whole)
         loaded = self._load(adapter)
         digest, number = files_digest(adapter.lora_path, self._whole), adapter.lora_int_id
-        if digest != before and not (is_hub_s and not before):
+        if digest != before and not is_hub_s:
             digest = b""  # either's
         last = self._tensors.get(number, _UNKNOWN)
         if digest != last.digest or not digest:
