@@ -68,9 +68,11 @@ def _model_of(scheduler: Any) -> torch.nn.Module | None:
 
 
 def _released(scheduler: Any) -> bool:
-    """Whether SGLang's memory saver has unmapped the weights, or is about to."""
+    """Whether SGLang's memory saver has unmapped the weights, is about to, or maps them again."""
     updater = getattr(scheduler, "weight_updater", None)
-    return "weights" in getattr(updater, "offload_tags", ())
+    tags = getattr(updater, "offload_tags", ())
+    # SGLang takes the tag back before the memory is there, and this state after.
+    return "weights" in tags or getattr(updater, "stashed_model_static_state", None) is not None
 
 
 def _moves_experts() -> bool:
