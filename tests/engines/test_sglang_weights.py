@@ -15,7 +15,7 @@ import torch
 from sglang_linker_case import LinkerTestCase, equal, prompt_of
 from test_sglang import BATCH, CONFIG, SglangTestCase, host_pool, indices_of, keys_of
 
-from kvtier.sglang import configuration, live_weights, pages, settings
+from kvtier.sglang import configuration, linker, live_weights, pages, settings
 from kvtier.sglang import storage as storage_module
 
 # The arguments that count.
@@ -185,6 +185,7 @@ class Scheduler:
 
     def __init__(self, model, make):
         self.tp_worker = types.SimpleNamespace(model_runner=types.SimpleNamespace(model=model))
+        self.forward_ct = 0
         self.make = make
         self.attach()
 
@@ -328,6 +329,25 @@ class LinkerWeightsTest(LinkerTestCase):
         self.wait_until(lambda: engine.linker.connected)
         kv = self.stored(engine, prompts[1])
         self.assertTrue(equal(self.loaded(engine, prompts[1]), kv))
+
+    def test_a_flush_before_an_update_is_one_after_it_if_nothing_was_computed_between(self):
+        """As trainers do it, which pause a server and flush it, and continue after the update."""
+        for forwards, run, is_cached in ((0, "", True), (1, "", False), (0, "a run", False)):
+            with self.subTest(forwards=forwards, run=run):
+                model, prompt = torch.nn.Linear(8, 8), prompt_of()
+                server = Scheduler(model, lambda: self.engine(weights_run=run))
+                engine = server.made
+                with mock.patch.object(linker, "weight_version", lambda: "1"):
+                    engine.cache.reset()
+                self.wait_until(lambda: engine.linker.connected)
+                server.forward_ct += forwards
+                model.weight.data.add_(1)
+                self.assertEqual(engine.match(prompt)[1], 0)
+                kv = self.stored(engine, prompt)
+                if is_cached:
+                    self.assertTrue(equal(self.loaded(engine, prompt), kv))
+                else:
+                    self.assertEqual(engine.match(prompt)[1], 0)
 
     def test_pages_that_were_offered_before_an_update_are_not_loaded_after_it(self):
         model, prompt = torch.nn.Linear(8, 8), prompt_of()

@@ -98,6 +98,8 @@ class KvtierLinker(UnifiedCacheLinker):
         self._live = LiveWeights.of_server()
         self._looking = threading.Lock()
         self._has_old_pages = False  # for the weights have been updated, and nothing was flushed
+        self._names_weights = bool(values["weights_run"])
+        self._flushed_at: int | None = None  # after so many forwards; until the first lookup
         device = next(iter(pools.values()))[0].pages.device
         self._loader = CopyWorker("kvtier-load", device, self._load)
         self._storer = CopyWorker("kvtier-store", device, self._store)
@@ -107,6 +109,7 @@ class KvtierLinker(UnifiedCacheLinker):
         return self._pools.connected
 
     def lookup(self, rid: str, transfers: list[Any]) -> list[int]:
+        self._forgive_update()
         wanted = self._group.resolve_transfers(transfers)
         keys = next((one.keys or [] for one in transfers if one.name == PoolName.KV), [])
         if not wanted or self._has_old_pages:
@@ -222,6 +225,14 @@ class KvtierLinker(UnifiedCacheLinker):
                 self._has_old_pages = True
             return self._has_old_pages
 
+    def _forgive_update(self) -> None:
+        """An update since the last flush leaves no old pages if nothing was computed between, as of trainers
+        that pause, flush, update and continue. The epoch must not be named by the weights before."""
+        flushed_at, self._flushed_at = self._flushed_at, None
+        if self._live is not None and flushed_at is not None and flushed_at == self._live.forwards():
+            with self._looking:
+                self._live.have_changed()
+
     def reset(self) -> None:
         """Called on all ranks when SGLang's caches are flushed, as they are after an update of the
         weights. Waits until the pools are not read and written any more, but not for the daemon, which may
@@ -236,6 +247,7 @@ class KvtierLinker(UnifiedCacheLinker):
         with self._looking:
             if self._live is not None:
                 self._live.have_changed()
+                self._flushed_at = None if self._names_weights else self._live.forwards()
             self._has_old_pages = False
         self.layer_done_counter.reset()
         self._epochs.turn(may_be_named=True)  # nothing is left on the device

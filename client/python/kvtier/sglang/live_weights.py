@@ -4,6 +4,7 @@ tells a linker, but no storage backend."""
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -21,15 +22,17 @@ PIECE_BYTES = 2048
 class LiveWeights:
     """Any thread. Each look waits for its copy of the sample, which the storage threads can. model: a
     torch module. moves_experts: SGLang moves experts between places, which leaves the pages right.
-    released: whether the weights have no memory now."""
+    released: whether the weights have no memory now. forwards: how many the server has begun, or None."""
 
     def __init__(
         self,
         model: torch.nn.Module,
         moves_experts: bool = False,
         released: Callable[[], bool] = lambda: False,
+        forwards: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._released = released
+        self.forwards = forwards
         self._parameters = spread(model, TENSORS, "experts" if moves_experts else None)
         self._lock = threading.Lock()
         self._expected = self._sample()
@@ -40,7 +43,10 @@ class LiveWeights:
         not hand to it; None outside a server."""
         scheduler = find_caller(lambda one: None if _model_of(one) is None else one)
         model = _model_of(scheduler)
-        return None if model is None else cls(model, _moves_experts(), lambda: _released(scheduler))
+        if model is None:
+            return None
+        forwards = functools.partial(getattr, scheduler, "forward_ct", None)
+        return cls(model, _moves_experts(), lambda: _released(scheduler), forwards)
 
     def have_changed(self) -> bool:
         """Since the last call, or since this was made; also where they were released or resumed between."""
