@@ -130,6 +130,21 @@ class IdentityTest(KvtierTestCase):
             self.assertEqual(cache.store(answer), 0)
             self.expect_miss(model, prompt)
 
+    def test_the_first_pass_of_each_call_of_generate_is_looked_at(self):
+        """It may be the only one, or begin where the next single token would have."""
+        for seed, stores, new_tokens in ((28, True, 24), (29, False, 1)):
+            with self.subTest(stores=stores):
+                model, prompt = llama(seed=seed), prompt_of()
+                cache = self.cache(model, prompt)
+                answer = generate(model, prompt, cache)
+                if stores:
+                    cache.store(answer)
+                longer = answer if stores else torch.cat([answer, prompt_of(64)], dim=1)
+                value = model.model.layers[1].self_attn.v_proj
+                with value.register_forward_hook(lambda module, args, output: output * 1.5):
+                    answer = generate(model, longer, cache, max_new_tokens=new_tokens)
+                self.assertEqual(cache.store(answer), 0)
+
     def test_a_configuration_that_changes_makes_another_model(self):
         model, prompt = llama(seed=26), prompt_of()
         self.check(model, prompt)

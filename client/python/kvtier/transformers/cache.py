@@ -182,6 +182,7 @@ class KvtierCache(DynamicCache):
         that were computed by then and not cropped since.
         """
         self._stored = True
+        self._begun_at = -2  # the next pass is another call's
         self._look_at_model()
         if self._model is None or self._settings is None:
             return 0
@@ -212,7 +213,7 @@ class KvtierCache(DynamicCache):
                 f"a KvtierCache is for one sequence, not {key_states.shape[0]}: generate without "
                 "num_beams and num_return_sequences, or with a DynamicCache"
             )
-        self._visit(layer_idx)
+        self._visit(layer_idx, key_states.shape[-2])
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
     def update_conv_state(
@@ -305,12 +306,12 @@ class KvtierCache(DynamicCache):
 
     # ---------------------------------------------------------------- states
 
-    def _visit(self, layer: int) -> None:
+    def _visit(self, layer: int, tokens: int = 1) -> None:
         """Keeps the states when a pass through the model begins, which finds all layers at the same
         position still."""
         if layer == self._first_layer and self._last_layer != layer:
             position = self.get_seq_length()
-            if position != self._begun_at + 1:
+            if position != self._begun_at + 1 or tokens > 1:
                 # It is not looked at between tokens that are generated one by one.
                 self._look_at_model()
             self._begun_at = position
