@@ -145,6 +145,13 @@ class IdentityTest(KvtierTestCase):
                     answer = generate(model, longer, cache, max_new_tokens=new_tokens)
                 self.assertEqual(cache.store(answer), 0)
 
+    def test_layers_that_are_made_in_training_mode_are_cached_if_it_changes_nothing(self):
+        model, prompt = llama(seed=30), prompt_of()
+        model.resize_token_embeddings(VOCABULARY + 8, mean_resizing=False)
+        model.model.adapters = torch.nn.ModuleDict({"dropout": torch.nn.Identity()})
+        self.assertTrue(model.lm_head.training)
+        self.expect_miss(model, prompt)
+
     def test_a_configuration_that_changes_makes_another_model(self):
         model, prompt = llama(seed=26), prompt_of()
         self.check(model, prompt)

@@ -39,6 +39,14 @@ _ACCELERATE = "accelerate.hooks"
 _MOVING_HOOKS = ("AlignDevicesHook", "CpuOffload", "SequentialHook")
 # Where transformers has functions that it puts in the place of a layer's, as the configuration says.
 _CONFIGURED = ("transformers.distributed.", "transformers.integrations.", "transformers.quantizers.")
+# Layers and containers that compute the same in training mode, in which new ones begin.
+_MODELESS = (
+    torch.nn.Embedding,
+    torch.nn.Identity,
+    torch.nn.Linear,
+    torch.nn.ModuleDict,
+    torch.nn.ModuleList,
+)
 # The time of a pass over all weights is worth a line in the log.
 _LONG_PASS_BYTES = 4 << 30
 
@@ -76,7 +84,7 @@ def _check_that_weights_tell_all(model: Any) -> None:
     if torch.is_autocast_enabled(model.device.type):
         raise UnsupportedModelError("autocast changes the types that it computes in")
     for name, module in model.named_modules():
-        if module.training:
+        if module.training and type(module) not in _MODELESS:
             raise UnsupportedModelError(f"{name or 'the model'} is in training mode")
         hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
         if any(getattr(hook, "__module__", "") != _RECORDING_HOOKS for hook in hooks):
