@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "base/ids.h"
@@ -71,7 +72,7 @@ class TenantQueues {
   }
   [[nodiscard]] size_t size() const {
     size_t total = 0;
-    for (const auto& lane : lanes_) total += lane.size();
+    for (const uint32_t line : in_use_) total += lanes_[line].size();
     return total;
   }
   [[nodiscard]] size_t size(Line line) const {
@@ -84,10 +85,16 @@ class TenantQueues {
   // on. True if one did.
   template <typename Step>
   bool TakeTurn(const Step& step) {
-    for (size_t looked_at = 0; looked_at < lanes_.size(); ++looked_at) {
-      next_ = next_ + 1 < lanes_.size() ? next_ + 1 : 0;
-      if (lanes_[next_].empty()) continue;
-      if (step(Line(static_cast<uint32_t>(next_)), &lanes_[next_])) return true;
+    for (size_t looked_at = 0; looked_at < in_use_.size();) {
+      const auto after = in_use_.upper_bound(next_);
+      const auto next = after == in_use_.end() ? in_use_.begin() : after;
+      next_ = *next;
+      if (lanes_[next_].empty()) {
+        in_use_.erase(next);
+        continue;
+      }
+      ++looked_at;
+      if (step(Line(next_), &lanes_[next_])) return true;
     }
     return false;
   }
@@ -100,22 +107,25 @@ class TenantQueues {
   }
   template <typename Visit>
   void ForEach(const Visit& visit) const {
-    for (const auto& lane : lanes_) lane.ForEach(visit);
+    for (const uint32_t line : in_use_) lanes_[line].ForEach(visit);
   }
   // `visit(Line, PriorityQueue<Item>*)` must not push to another line.
   template <typename Visit>
   void ForEachLine(const Visit& visit) {
-    for (uint32_t i = 0; i < lanes_.size(); ++i) visit(Line(i), &lanes_[i]);
+    for (const uint32_t line : in_use_) visit(Line(line), &lanes_[line]);
   }
 
  private:
   PriorityQueue<Item>& At(Line line) {
     if (line.value >= lanes_.size()) lanes_.resize(line.value + 1);
+    in_use_.insert(line.value);
     return lanes_[line.value];
   }
 
   std::deque<PriorityQueue<Item>> lanes_;  // steps may push to another line
-  size_t next_ = 0;
+  // The lines that may have items: a cache may have seen any number of tenants.
+  std::set<uint32_t> in_use_;
+  uint32_t next_ = 0;
 };
 
 }  // namespace kvtier
