@@ -228,8 +228,8 @@ TEST_F(TenantsTest, UnderLoadOfOthersCapsHoldAndWhatIsReservedStays) {
 
 TEST_F(TenantsTest, StatusShowsWhatEachTenantHasAndMayHave) {
   // The connection by which the start was seen is the crowd's.
-  while (!Admin("status").at("sessions").at("list").as_array().empty()) {
-  }
+  ASSERT_TRUE(
+      Eventually([this] { return Admin("status").at("sessions").at("list").as_array().empty(); }));
   const ProgramResult shown = Ctl({"status"});
   EXPECT_EQ(shown.exit_code, 0);
   EXPECT_NE(shown.output.find("steady"), std::string::npos) << shown.output;
