@@ -211,6 +211,20 @@ class IdentityTest(unittest.TestCase):
         self.assertEqual(len(names), 3)
         self.assertNotIn(None, names)
 
+    def test_a_draft_model_s_configuration_counts_and_its_path_does_not(self):
+        def record(layers=1, path="here", **model):
+            fields = {"eagle_aux_hidden_state_layer_ids": [layers], "_name_or_path": path}
+            fields |= {"model": {"_name_or_path": path}}
+            config = types.SimpleNamespace(to_dict=lambda: fields, _commit_hash="c0ffee")
+            the_engine = engine()
+            self.draft(the_engine, "extract_hidden_states", engine(hf_config=config, **model).model_config)
+            return self.record(the_engine)
+
+        self.assertEqual(record(), record(path="there"))
+        self.assertNotEqual(record(), record(layers=2))
+        llama4 = {"architectures": ["EagleLlama4ForCausalLM"]}
+        self.assertNotEqual(*(record(max_model_len=n, **llama4) for n in (4096, 65536)))
+
     def draft(self, the_engine, method, config):
         the_engine.speculative_config = types.SimpleNamespace(
             method=method,

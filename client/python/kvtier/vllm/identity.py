@@ -133,6 +133,15 @@ class ModelFacts:
         )
 
 
+def draft_models(engine: Any) -> list[Any]:
+    """The configuration of a VllmConfig's draft model, whose layers have their part of each block. Ways to
+    draft without a model have none, or the target's."""
+    speculative = getattr(engine, "speculative_config", None)
+    draft = getattr(speculative, "draft_model_config", None)
+    is_own = draft is not None and draft is not getattr(speculative, "target_model_config", None)
+    return [draft] if is_own else []
+
+
 def block_facts(engine: Any, specs: Sequence[Any], version: str, label: str) -> ModelFacts:
     """Describes the blocks of an engine's own KV cache. specs: all that tells vLLM's cache groups and
     their layers apart. version: `version_name`'s."""
@@ -158,11 +167,8 @@ def loaded_weights(engine: Any, label: str, whole: bool = False) -> str | None:
 def _weight_names(engine: Any, whole: bool) -> list[str | None]:
     """Names the model's and a draft model's, whose layers have their part of each block."""
     names = [_weight_name(engine.model_config, engine.load_config, whole)]
-    speculative = getattr(engine, "speculative_config", None)
-    draft = getattr(speculative, "draft_model_config", None)
-    # Ways to draft without a model have no configuration, or the target's.
-    if draft is not None and draft is not getattr(speculative, "target_model_config", None):
-        load = getattr(speculative, "draft_load_config", None) or engine.load_config
+    for draft in draft_models(engine):
+        load = getattr(engine.speculative_config, "draft_load_config", None) or engine.load_config
         names.append(_weight_name(draft, load, whole))
     return names
 
@@ -209,14 +215,32 @@ def _recipe(algorithm: str) -> str:
     return f"vllm-engine-{plain[:40]}/1"
 
 
+def _configuration(model: Any) -> str:
+    fields = model.hf_config.to_dict()
+    inner = fields.get("model")  # of EAGLE's, with a path like the outer one
+    return config_digest({**fields, "model": config_digest(inner)} if isinstance(inner, dict) else fields)
+
+
+def _longest(model: Any) -> str:
+    """The longest sequence, where it decides how vLLM computes shorter ones, too: by which factors of the
+    rope, and whether it tunes the temperature of attention; "" elsewhere."""
+    architectures = " ".join(getattr(model, "architectures", None) or ())
+    if "longrope" not in str(model.hf_config.to_dict()) and "Llama4" not in architectures:
+        return ""
+    longest = [getattr(model, "original_max_model_len", None), model.max_model_len]
+    chosen = getattr(model, "override_generation_config", None) or {}
+    return f"{longest} {chosen.get('attn_temperature_tuning')}"
+
+
 def _model_facts(engine: Any) -> dict[str, str]:
     """Everything that a VllmConfig says of the model but for its weights."""
     model, cache = engine.model_config, engine.cache_config
+    models = [model, *draft_models(engine)]
     facts = {
         "architecture": short(" ".join(getattr(model, "architectures", None) or ())),
         "dtype": str(model.dtype),
         "quantization": str(model.quantization),
-        "model_config": config_digest(model.hf_config.to_dict()),
+        "model_config": " ".join(map(_configuration, models)),
         "attention_backend": str(
             getattr(getattr(engine, "attention_config", None), "backend", None)
         ),
@@ -224,13 +248,8 @@ def _model_facts(engine: Any) -> dict[str, str]:
     }
     if engine.device_config.device_type == "cpu":
         facts["processor"] = processor_kind()
-    configuration = str(model.hf_config.to_dict())
-    if "longrope" in configuration or "Llama4" in facts["architecture"]:
-        # The longest sequence decides how vLLM computes shorter ones, too: by which factors of the
-        # rope, and whether it tunes the temperature of attention.
-        longest = [getattr(model, "original_max_model_len", None), model.max_model_len]
-        chosen = getattr(model, "override_generation_config", None) or {}
-        facts["longest"] = f"{longest} {chosen.get('attn_temperature_tuning')}"
+    if longest := " ".join(filter(None, map(_longest, models))):
+        facts["longest"] = longest
     # Hashes of images have a request's own, and not the engine's.
     processor = getattr(getattr(model, "multimodal_config", None), "mm_processor_kwargs", None)
     if processor:
