@@ -131,17 +131,26 @@ class LatentTest(CanaryCase, unittest.TestCase):
     options = {**ALL_HITS, "engine": {"compilation_config": {"custom_ops": ["none"]}}}
 
 
-class DrafterTest(EngineCase, unittest.TestCase):
-    """A drafter's KV at a position depends on the next token, which a block's hash does not tell of the
-    block's last position: honest blocks differ, and are not compared."""
+class DrafterCase(EngineCase):
+    """Honest blocks with a drafter's KV differ, and are not compared."""
 
     with_expected = False
 
     @classmethod
     def start_engine(cls):
-        drafter = str(make_drafter(cls.directory / "drafter"))
-        drafts = {"method": "eagle", "model": drafter, "num_speculative_tokens": 2}
-        return super().start_engine(**ALL_HITS, engine={"speculative_config": drafts})
+        drafts = {"model": str(cls.make(cls.directory / "drafter")), "num_speculative_tokens": 3}
+        return super().start_engine(**ALL_HITS, engine={"speculative_config": {**drafts, **cls.drafts}})
+
+    def expect_no_alarm(self):
+        status = self.daemon.status()
+        self.assertEqual((status["stats"]["canary"]["different"], status["distrusted"]), (0, []))
+
+
+class NextTokenTest(DrafterCase, unittest.TestCase):
+    """A drafter's KV at a position depends on the next token, which a block's hash does not tell of the
+    block's last position."""
+
+    make, drafts = staticmethod(make_drafter), {"method": "eagle"}
 
     def test_blocks_of_requests_that_go_on_in_other_ways_raise_no_alarm(self):
         for seed in range(12):
@@ -152,8 +161,28 @@ class DrafterTest(EngineCase, unittest.TestCase):
                 self.engine.forget()
                 self.daemon.settle()
             self.assertGreater(min(cached[1:]), 0)
-            status = self.daemon.status()
-            self.assertEqual((status["stats"]["canary"]["different"], status["distrusted"]), (0, []))
+            self.expect_no_alarm()
+
+
+class SkippedDraftsTest(DrafterCase, unittest.TestCase):
+    """vLLM's first runner computes no KV of the drafter's in a step in which one request reaches its end."""
+
+    make = staticmethod(lambda path: make_model(path, seed=9, layers=1))
+    drafts = {"method": "draft_model"}
+
+    def test_requests_beside_one_that_ends_by_its_length_raise_no_alarm(self):
+        shorts, (longer, *_) = prompts_of(1100, 50), prompts_of(1101, 2048)
+        longs = [longer[end:] for end in (3, 7, 11, 15)]
+        answers = self.engine.generate(longs + shorts, tokens=100)["tokens"][len(longs) :]
+        self.engine.forget()
+        self.daemon.settle()
+        for _ in range(3):
+            prompts = [one + answer + one[:8] for one, answer in zip(shorts, answers)]
+            cached = self.engine.generate(prompts, tokens=TOKENS)["cached"]
+            self.engine.forget()
+            self.daemon.settle()
+        self.expect_no_alarm()
+        self.assertGreater(min(cached), 0)
 
 
 if __name__ == "__main__":

@@ -52,12 +52,13 @@ class SamplerTest(unittest.TestCase):
         self.assertIsNone(number_type(spec(dtypes=("torch.float32", "torch.bfloat16")), "auto"))
 
 
-    def test_blocks_with_a_drafter_s_part_that_the_next_token_decides_are_not_compared(self):
+    def test_blocks_with_a_drafter_s_part_are_not_compared(self):
+        target, draft = object(), object()
         for drafts, are_told in (
             (None, True),
-            ({}, True),  # without a drafter's KV
-            ({"use_eagle": lambda: True}, False),
-            ({"use_eagle": lambda: True, "needs_eagle_block_drop": lambda: False}, True),
+            ({}, True),
+            ({"draft_model_config": target, "target_model_config": target}, True),  # by n-grams
+            ({"draft_model_config": draft, "target_model_config": target}, False),
         ):
             speculative = None if drafts is None else types.SimpleNamespace(**drafts)
             engine = types.SimpleNamespace(speculative_config=speculative)

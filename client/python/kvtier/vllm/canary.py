@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import KvtierError
 from ..types import DType
+from .identity import draft_models
 
 #: A cut leaves out at most so many of a hit's last blocks.
 LAST_BLOCKS = 8
@@ -52,13 +53,11 @@ class CanarySampler:
 
 
 def are_told_by_hashes(engine: Any) -> bool:
-    """Whether equal hashes are of equal blocks. A drafter that is given the next token (EAGLE, MTP) makes
-    its KV of a block's last position of a token that the block's hash does not tell. engine: the
+    """Whether equal hashes are of equal blocks. Those of a drafter with a model need not be: one that is given the
+    next token (EAGLE, MTP) makes its KV of a block's last position of a token that the hash does not tell, and
+    vLLM's first runner leaves a drafter out of each step in which one request is too long for it. engine: the
     VllmConfig."""
-    speculative = getattr(engine, "speculative_config", None)
-    # Versions without the first tell these drafters from few others that need not be.
-    needs = getattr(speculative, "needs_eagle_block_drop", None) or getattr(speculative, "use_eagle", None)
-    return needs is None or not needs()
+    return not draft_models(engine)
 
 
 def number_type(spec: Any, cache_dtype: str) -> DType | None:
