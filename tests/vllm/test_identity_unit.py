@@ -124,9 +124,10 @@ class IdentityTest(unittest.TestCase):
         self.assertNotEqual(records[0], records[1])
         self.assertNotEqual(records[1], records[2])
 
-    def name(self, version, specs=("FullAttentionSpec",), device="cpu", cache="auto", **model):
+    def name(self, version, specs=("FullAttentionSpec",), device="cpu", cache="auto", draft=None, **model):
         """The name of a version of vLLM with such an engine."""
         the_engine = engine(**{"dtype": "torch.bfloat16", **model})
+        self.draft(the_engine, "eagle", draft)
         the_engine.device_config.device_type = device
         the_engine.cache_config.cache_dtype = cache
         return identity.version_name(version, the_engine, specs)
@@ -146,6 +147,7 @@ class IdentityTest(unittest.TestCase):
             {"cache": "fp8"},
             {"dtype": "torch.float16"},
             {"quantization": "fp8"},
+            {"draft": engine().model_config},
         ):
             with self.subTest(**more):
                 self.assertEqual(self.name("0.32.0", **more), "0.32")

@@ -39,7 +39,7 @@ _FILES = {
 @dataclass(frozen=True)
 class EqualVersions:
     """Minor versions of vLLM that gave the same hashes and bits on devices of one type, for models all of
-    whose layers have one of these specs, without quantization, in numbers of this type."""
+    whose layers have one of these specs, without quantization and drafters, in numbers of this type."""
 
     device: str
     versions: tuple[str, ...]
@@ -61,11 +61,12 @@ def processor_kind() -> str:
 
 def version_name(version: str, engine: Any, specs: Iterable[str]) -> str:
     """The name of a vLLM's version in a record: of equal ones, the first. engine: the VllmConfig.
-    specs: the names of the classes of all layers'."""
+    specs: the names of the classes of all layers'; the scheduler does not see those of a drafter that
+    share a group with the target's."""
     minor = ".".join(version.split(".")[:2])
     device, numbers, kinds = engine.device_config.device_type, _numbers(engine), set(specs)
     for equal in EQUAL_VERSIONS:
-        is_same = device == equal.device and numbers == equal.numbers
+        is_same = device == equal.device and numbers == equal.numbers and not draft_models(engine)
         if is_same and minor in equal.versions and kinds and kinds <= equal.specs:
             return equal.versions[0]
     return minor
