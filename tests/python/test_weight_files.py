@@ -73,9 +73,10 @@ class WeightsDigestTest(unittest.TestCase):
         self.assertNotEqual(self.digest(), before)
 
     def test_small_files_count_whole(self):
-        before = self.digest()
-        (self.model / "config.json").write_text("[]")
-        self.assertNotEqual(self.digest(), before)
+        for name in ("config.json", "modeling_own.py"):  # code that engines run where it is trusted
+            before = self.digest()
+            (self.model / name).write_text("[]")
+            self.assertNotEqual(self.digest(), before)
 
     def test_files_that_say_nothing_of_the_model_do_not_count(self):
         before = self.digest()

@@ -21,7 +21,7 @@ from typing import NamedTuple
 COMMIT = re.compile("[0-9a-f]{40}")
 
 _TENSORS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-_OTHERS = (".json", ".model")
+_OTHERS = (".json", ".model", ".py")
 # Files of at most so many bytes are read whole.
 _WHOLE_BYTES = 1 << 20
 _READ_BYTES = 8 << 20
