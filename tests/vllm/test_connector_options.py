@@ -54,6 +54,9 @@ class ConnectorOptionsTest(unittest.TestCase):
             message = self.refusal(**{f"{kind}_parallel_size": 2})
             self.assertIn(f"not {kind} parallelism", message)
 
+    def test_an_engine_that_goes_on_after_a_failed_step_is_refused(self):
+        self.assertIn("fault-tolerance", self.refusal(enable_fault_tolerance=True))
+
     def test_a_gpu_s_memory_that_vllm_maps_and_unmaps_is_refused(self):
         self.assertIn("no sleep mode", self.refusal(sleeps=True))
 

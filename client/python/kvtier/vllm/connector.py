@@ -79,6 +79,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         for kind in ("pipeline", "prefill_context", "decode_context"):
             if getattr(parallel, f"{kind}_parallel_size", 1) != 1:
                 raise ValueError(f"KvtierConnector knows tensor parallelism, not {kind} parallelism")
+        if getattr(parallel, "enable_fault_tolerance", False):
+            # Nothing tells a connector of a step that failed after its kernels had written KV.
+            raise ValueError("KvtierConnector does not serve --enable-fault-tolerance")
         attention = getattr(vllm_config, "attention_config", None)
         if getattr(attention, "hisparse_config", None) is not None:
             raise ValueError("KvtierConnector does not serve HiSparse, which loads between steps")
