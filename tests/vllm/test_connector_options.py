@@ -57,6 +57,10 @@ class ConnectorOptionsTest(unittest.TestCase):
     def test_an_engine_that_goes_on_after_a_failed_step_is_refused(self):
         self.assertIn("fault-tolerance", self.refusal(enable_fault_tolerance=True))
 
+    def test_the_log_says_where_ranks_on_several_hosts_have_no_hits(self):
+        with self.assertLogs("vllm.kvtier", "WARNING"), self.assertRaises(AttributeError):  # without a KV cache
+            self.refusal(nnodes_within_dp=2)
+
     def test_a_gpu_s_memory_that_vllm_maps_and_unmaps_is_refused(self):
         self.assertIn("no sleep mode", self.refusal(sleeps=True))
 

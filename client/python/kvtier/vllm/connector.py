@@ -92,6 +92,11 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         if device == "cuda" and own_pool and not options["keep_kv_cache"]:
             # Memory of vLLM's allocator for sleep has no handle by which the daemon could open it.
             raise ValueError("KvtierConnector knows no sleep mode on a GPU (enable_cumem_allocator)")
+        if role is KVConnectorRole.SCHEDULER and getattr(parallel, "nnodes_within_dp", 1) > 1:
+            logger.warning(
+                "kvtier: the ranks of this engine are on several hosts: it will have no hits unless the "
+                "daemons of these share a store ([cold])"
+            )
         self._options = options
         self._engine = vllm_config
         _, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
