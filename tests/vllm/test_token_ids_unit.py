@@ -92,7 +92,7 @@ class SchedulerTellsTest(SchedulerCase):
     def test_requests_that_more_than_tokens_tells_apart_are_told_without_them(self):
         for facts in (
             {"lora_request": types.SimpleNamespace(lora_int_id=1, lora_name="a", lora_path="/a")},
-            {"mm_features": [object()]},
+            {"mm_features": [types.SimpleNamespace(identifier="an image")]},
             {"cache_salt": "salt"},
             {"prompt_embeds": object()},
         ):

@@ -53,8 +53,8 @@ class CanarySampler:
 
 
 def are_told_by_hashes(engine: Any) -> bool:
-    """Whether equal hashes are of equal blocks. Those of a drafter with a model need not be: one that is given the
-    next token (EAGLE, MTP) makes its KV of a block's last position of a token that the hash does not tell, and
+    """Whether equal hashes are of equal blocks. A drafter's part need not be equal: one that is given the next
+    token (EAGLE, MTP) makes its KV of a block's last position of a token that the hash does not tell, and
     vLLM's first runner leaves a drafter out of each step in which one request is too long for it. engine: the
     VllmConfig."""
     return not draft_models(engine)

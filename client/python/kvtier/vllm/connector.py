@@ -40,6 +40,7 @@ from .connector_metrics import KvtierPromMetrics, KvtierStats
 from .connector_scheduler import SchedulerSide
 from .connector_worker import WorkerSide
 from .disk_prefetch import DiskPrefetch
+from .encoder_outputs import EncoderOutputs, find_outputs
 from .engine_blocks import EngineBlocks
 from .gpu_order import AfterKernels, StepTimer
 from .hit_prices import MIN_STEP_TOKENS, HostStepTimer
@@ -508,6 +509,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             adapters=AdapterDigests(self._options["weights_digest"]),
             wishes=WishTeller(self._options["keep_most_s"], link.post, self._count_wish),
             canary=self._make_canary(),
+            outputs=EncoderOutputs(self._engine, find_outputs()),
         )
 
     def _make_canary(self) -> CanarySampler | None:

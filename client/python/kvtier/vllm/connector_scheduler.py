@@ -22,6 +22,7 @@ from .cache_groups import CacheGroup, longest_prefix, prefix_unit
 from .canary import LAST_BLOCKS, CanarySampler
 from .disk_prefetch import DiskPrefetch
 from .disk_turns import DiskTurns
+from .encoder_outputs import EncoderOutputs
 from .hit_prices import HitPrices
 from .kept_cache import KeptCacheScheduler
 from .known_request import DiskPlan, KnownRequest, reads_nothing
@@ -50,7 +51,8 @@ class SchedulerSide:
     are, each with its part of every block. always_load: also blocks that take longer to load than
     to compute. kept: None if the KV cache is not kept. tokens: None if the daemon is told no token
     ids. prefetch: None if blocks on disk stay there until their requests begin. adapters: tells their
-    requests apart. wishes: None if the daemon is told none. canary: None if no hit is cut."""
+    requests apart. wishes: None if the daemon is told none. canary: None if no hit is cut. outputs: of
+    encoders."""
 
     def __init__(
         self,
@@ -65,10 +67,12 @@ class SchedulerSide:
         adapters: AdapterDigests | None = None,
         wishes: WishTeller | None = None,
         canary: CanarySampler | None = None,
+        outputs: EncoderOutputs | None = None,
     ) -> None:
         self._canary = canary
         self._wishes = wishes
         self.adapters = adapters or AdapterDigests()
+        self._outputs = outputs or EncoderOutputs()
         self._lookups = lookups
         self._tokens = tokens
         self._groups = groups
@@ -131,7 +135,7 @@ class SchedulerSide:
         if self.adapters.own and self.holds_nothing():
             self.adapters.own_is_empty()
         known.is_own_other = self.adapters.own_is_other(known) or self._has_old_blocks
-        known.is_mixed = known.is_own_other and local_tokens > 0
+        known.is_mixed = self._outputs.are_old(known) or known.is_own_other and local_tokens > 0
         if local_tokens % prefix_unit(self._groups) != 0 or known.salt is None:
             return 0
         if reads_nothing(request) or self.adapters.have_changed(known, looks_at_files=True):
@@ -286,6 +290,7 @@ class SchedulerSide:
         """vLLM was told to empty its own cache. One that is not empty goes on with blocks of the weights
         before, and nothing that is computed on top of those may be stored."""
         self._has_old_blocks = not is_empty
+        self._outputs.turn()
 
     def holds_nothing(self) -> bool:
         """Whether vLLM's own cache is empty, and nothing uses its blocks, one of which stands for none
@@ -340,14 +345,8 @@ class SchedulerSide:
             known = self._known(request)
             if known.scheduled_from is not None or known.salt is None:
                 continue
-            prefetch.want(
-                request.request_id,
-                [
-                    (index, self._lacking(group, known, index))
-                    for index, group in enumerate(self._groups)
-                    if group.rule is HitRule.ALL
-                ],
-            )
+            groups = [(i, one) for i, one in enumerate(self._groups) if one.rule is HitRule.ALL]
+            prefetch.want(request.request_id, [(i, self._lacking(one, known, i)) for i, one in groups])
 
     def _keys_to_ask(self, request: Any) -> Iterable[Sequence[bytes]]:
         """Keys that vLLM's own cache probably lacks: prefixes leave it from their ends on."""
