@@ -140,6 +140,20 @@ class StoresTest(SchedulerCase):
         one.num_computed_tokens = 2 * BLOCK_TOKENS
         self.assertEqual((self.step().stores, self.manager.pinned()), ([], set()))
 
+    def test_nothing_is_stored_on_top_of_a_load_that_another_connector_may_still_fail(self):
+        """One that vLLM waits for, as NIXL's, has ended by then."""
+        for is_waited_for, stored in ((False, []), (True, [2])):
+            one = request(3 * BLOCK_TOKENS + 5, f"{is_waited_for}")
+            self.match(one)
+            table = self.manager.table(one.request_id, [1, 2, 3, 4])
+            self.side.allocated(one, table, 0)
+            one.num_computed_tokens = 2 * BLOCK_TOKENS
+            if is_waited_for:
+                self.side.allocated(one, table, 0)
+            plans = [self.step(one, BLOCK_TOKENS), self.step(one, 5)]
+            depths = [depth for plan in plans for store in plan.stores for depth in store.depths]
+            self.assertEqual(depths, stored)
+
     def test_the_engine_steps_for_stores_only_as_long_as_they_end(self):
         """Or it would never pause."""
         first, second = self.run_request(1) + self.run_request(1)

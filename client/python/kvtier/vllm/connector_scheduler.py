@@ -156,9 +156,7 @@ class SchedulerSide:
         tokens = self._at_turn(known, plan)
         return None if tokens is None else tokens - local_tokens
 
-    def allocated(
-        self, request: Any, blocks: Sequence[Sequence[Any]], external_tokens: int
-    ) -> None:
+    def allocated(self, request: Any, blocks: Sequence[Sequence[Any]], external_tokens: int) -> None:
         """The request has its blocks, by vLLM's groups; those that it needs of the external tokens
         are to be loaded."""
         known = self._requests.get(request.request_id)
@@ -169,6 +167,8 @@ class SchedulerSide:
         first = known.local_tokens
         tokens = max(first + external_tokens, known.scheduled_from or 0)  # 0 once a load has ended
         is_new, known.scheduled_from = known.scheduled_from is None, tokens
+        # A load that vLLM waited for, another connector's, too, is in the request's own count.
+        known.begins_at = max(tokens, request.num_computed_tokens)
         if is_new and self._backlog_tokens is not None:
             self._backlog_tokens += known.tokens_to_compute()
         if external_tokens == 0:
@@ -501,9 +501,12 @@ class SchedulerSide:
     def _pin(self, known: KnownRequest, scheduled_tokens: int) -> None:
         """Keeps the blocks that this step completes."""
         computed = known.request.num_computed_tokens
-        if known.is_own_other and computed > (known.scheduled_from or 0):
-            known.is_mixed = True  # vLLM tells connectors no part of a block that it has
-        known.is_own_other = False
+        if known.begins_at is not None and computed > known.begins_at:
+            # vLLM tells connectors no part of a block that it has, and nothing of what another one loads while the
+            # step is computed: that may fail when the next step, which stores the blocks, has been planned.
+            is_loading = computed - known.begins_at >= prefix_unit(self._groups)
+            known.is_mixed = known.is_mixed or known.is_own_other or is_loading
+        known.begins_at = None
         if known.is_mixed or known.salt is None:
             return
         table, is_late = None, self._stores.are_late()
@@ -562,10 +565,8 @@ class SchedulerSide:
             keys = keys_of(group.hashes(request.block_hashes, first, last), group.number)
             sound = [block.block_hash == key for block, key in zip(blocks, keys)]
             self._unpin(block for block, is_sound in zip(blocks, sound) if not is_sound)
-            blocks, depths, hashes, parents = (
-                list(itertools.compress(column, sound))
-                for column in (blocks, depths, hashes, parents)
-            )
+            columns = (blocks, depths, hashes, parents)
+            blocks, depths, hashes, parents = (list(itertools.compress(one, sound)) for one in columns)
             if not blocks:
                 return
         store = self._store_of_step(run.index, known)

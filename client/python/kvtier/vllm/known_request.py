@@ -38,9 +38,10 @@ class DiskPlan:
 class KnownRequest:
     """request: vLLM's. keys: of its full blocks, by group. local_tokens: found in vLLM's own cache.
     waits_for: for its turn to load that. scheduled_from: the first token that is computed, once it
-    is scheduled. pinned: the blocks that steps complete which were planned before. is_mixed: some of
-    its blocks were computed with other weights, so that none of it may be stored. is_own_other: until
-    its first step, whether vLLM's own cache may have such blocks. cut_blocks: of a hit, to be computed
+    is scheduled. begins_at: the first that the next step should compute; None once it has had one.
+    pinned: the blocks that steps complete which were planned before. is_mixed: some of its blocks were
+    computed with other weights, or loaded without a word, so that none of it may be stored.
+    is_own_other: whether vLLM's own cache may have such blocks. cut_blocks: of a hit, to be computed
     anew; None: not drawn yet. is_canary: its hit was cut, so that its stores are compared. is_found:
     whether it is known by now which tensors its adapter has; they are None if that cannot be told.
     will_load: whether vLLM had none when a worker was asked; None: before it has answered."""
@@ -50,6 +51,7 @@ class KnownRequest:
     local_tokens: int = 0
     waits_for: DiskPlan | None = None
     scheduled_from: int | None = None
+    begins_at: int | None = None
     pinned: list[Run] = field(default_factory=list)
     has_ended: bool = False
     is_mixed: bool = False
