@@ -8,7 +8,7 @@ import unittest
 from unittest import mock
 
 import torch
-from tiny_models import DEVICE, VOCABULARY, gpt2, llama, qwen3_next
+from tiny_models import DEVICE, VOCABULARY, gpt2, llama, paligemma, qwen3_next
 from transformers import LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 from transformers_case import PROMPT_TOKENS, KvtierTestCase, generate, prompt_of
 
@@ -385,6 +385,21 @@ class RefusalTest(KvtierTestCase):
         with mock.patch.object(kind, "forward") as again:
             self.assertEqual(self.cache(forgetful, prompt).outcome, Outcome.UNSUPPORTED)
         again.assert_not_called()
+
+    def test_models_in_which_a_prefix_depends_on_more_than_itself_are_refused(self):
+        for prompt in (prompt_of(), torch.full_like(prompt_of(), 5)):
+            self.assertEqual(self.cache(paligemma(), prompt).outcome, Outcome.UNSUPPORTED)
+        model = llama(seed=10)
+        forward = type(model).forward
+
+        def put_in_front(self, ids, past_key_values, **more):
+            # As prompt tuning does.
+            if past_key_values.get_seq_length() == 0:
+                ids = torch.cat([torch.tensor([[3, 4]], device=DEVICE), ids], dim=1)
+            return forward(self, ids, past_key_values=past_key_values, **more)
+
+        with mock.patch.object(type(model), "forward", put_in_front):
+            self.assertEqual(self.cache(model, prompt_of()).outcome, Outcome.UNSUPPORTED)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,10 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    PaliGemmaConfig,
+    PaliGemmaForConditionalGeneration,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
     Qwen3NextConfig,
     Qwen3NextForCausalLM,
 )
@@ -41,6 +45,9 @@ COMMON = {
     "tie_word_embeddings": False,
 }
 WINDOW = 40
+# Tokens beyond those of prompts, of models that see images.
+IMAGES = {"vocab_size": VOCABULARY + 8}
+IMAGE, VIDEO, VISION_START, VISION_END = range(VOCABULARY, VOCABULARY + 4)
 
 
 def llama(seed=0, **more):
@@ -88,6 +95,31 @@ def qwen3_next(seed=0):
         **COMMON,
     )
     return _drawn(Qwen3NextForCausalLM, config, seed)
+
+
+def paligemma(seed=0):
+    """Full attention, by which each token of a prompt sees all others."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = PaliGemmaConfig(
+        text_config={"model_type": "gemma", **COMMON, **IMAGES, "num_hidden_layers": 3},
+        vision_config={**sizes, "intermediate_size": 32, "image_size": 28, "patch_size": 14},
+        image_token_index=IMAGE,
+    )
+    return _drawn(PaliGemmaForConditionalGeneration, config, seed)
+
+
+def qwen2_vl(seed=0):
+    """Full attention, and positions by which an image is shorter than its tokens."""
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+    config = Qwen2VLConfig(
+        text_config={**COMMON, **IMAGES, "num_hidden_layers": 3, "rope_parameters": rope},
+        vision_config={"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2},
+        image_token_id=IMAGE,
+        video_token_id=VIDEO,
+        vision_start_token_id=VISION_START,
+        vision_end_token_id=VISION_END,
+    )
+    return _drawn(Qwen2VLForConditionalGeneration, config, seed)
 
 
 MODELS = {"llama": llama, "gemma3": gemma3, "qwen3-next": qwen3_next}

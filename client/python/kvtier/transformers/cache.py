@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import enum
-import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,19 +25,14 @@ from .layers import (
     StatePart,
     UnsupportedModelError,
     WindowLayer,
-    groups_of,
     restore_attention,
     restore_state,
 )
 from .transfer import BlockMemory, Session
+from .trial import compute, groups_by_trial
 
 # A store goes through host memory of at most so many bytes.
 _STORE_BYTES = 256 << 20
-# Tokens that are tried to learn what a model keeps: its states must reach the second step.
-_PROBE_STEPS = (16, 2)
-# How far two ways of computing a state may differ, relative to it: far more than rounding, far
-# less than a state that was not continued.
-_STATE_TOLERANCE = 0.05
 # Members of configurations that name such tokens.
 _MEDIA_TOKENS = ("image_token_id", "video_token_id", "audio_token_id", "image_token_index")
 # Inputs of a model that are text, or that are looked at where the tokens are.
@@ -347,7 +341,7 @@ class KvtierCache(DynamicCache):
         begin, last = self.restored_tokens, last_token // every * every
         while begin < last:
             end = min(last, (begin // apart + 1) * apart)
-            _compute(model, self._tokens[begin:end], self)
+            compute(model, self._tokens[begin:end], self)
             self._checkpoint()
             begin = end
 
@@ -530,41 +524,7 @@ def _try_model(
     version: Any,
     has_changed: bool,
 ) -> _KnownModel:
-    count = sum(_PROBE_STEPS)
-    probe = ((tokens[:count] or [0]) * count)[:count]
-    cache = _compute(model, probe, DynamicCache(config=model.config))
-    if len(DynamicCache(config=model.config).layers) != len(cache.layers):
-        raise UnsupportedModelError("its configuration does not tell its layers")
-    groups = groups_of(cache, settings.block_tokens, settings.state_tokens)
-    _require_continued_states(model, probe, cache, groups)
+    sizes = (settings.block_tokens, settings.state_tokens)
+    groups = groups_by_trial(model, tokens, _opaque_tokens(model), *sizes)
     record = model_record(model, groups, identity, has_changed)
     return _KnownModel(version, groups, record, has_changed)
-
-
-def _require_continued_states(
-    model: Any, tokens: list[int], whole: DynamicCache, groups: tuple[Group, ...]
-) -> None:
-    """Some models compute several tokens as if there were no state before them: a restored prefix
-    would be ignored in silence. Raises UnsupportedModelError."""
-    parts = [part for group in groups for part in group.parts]
-    if not parts:
-        return
-    steps = DynamicCache(config=model.config)
-    _compute(model, tokens[: _PROBE_STEPS[0]], steps)
-    _compute(model, tokens[_PROBE_STEPS[0] :], steps)
-    for part in parts:
-        expected, found = part.of(whole.layers).float(), part.of(steps.layers).float()
-        if (expected - found).norm() > _STATE_TOLERANCE * expected.norm():
-            raise UnsupportedModelError("it does not continue states with several tokens")
-
-
-def _compute(model: Any, tokens: list[int], cache: DynamicCache) -> DynamicCache:
-    """Computes tokens behind those of the cache."""
-    ids = torch.tensor([tokens], device=model.device)
-    options: dict[str, Any] = {"past_key_values": cache, "use_cache": True}
-    if "logits_to_keep" in inspect.signature(model.forward).parameters:
-        # Only the cache is wanted, and logits of a whole prompt may be larger than the model.
-        options["logits_to_keep"] = 1
-    with torch.no_grad():
-        model(ids, **options)
-    return cache

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trial of a few tokens finds a model's layers, and that they can be kept: the memory of a prefix must
+depend on the prefix alone, and count in all that is computed behind it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Set
+from typing import Any
+
+import torch
+from transformers.cache_utils import DynamicCache
+
+from .layers import Group, UnsupportedModelError, groups_of
+
+# Tokens that are tried to learn what a model keeps: its states must reach the second step.
+_PROBE_STEPS = (16, 2)
+# So many of them also alone: few, since the fewer they are, the more those behind them would change.
+_PROBE_PREFIX = 2
+# How far two ways of computing a state may differ, relative to it: far more than rounding, far
+# less than a state that was not continued.
+_STATE_TOLERANCE = 0.05
+# The same for keys and values: rounding in bfloat16 makes 0.05, tokens behind them 0.2 and more.
+_KEY_TOLERANCE = 0.15
+
+
+def groups_by_trial(
+    model: Any, tokens: list[int], opaque: Set[int], block_tokens: int, state_tokens: int
+) -> tuple[Group, ...]:
+    """The groups of a model's cache. tokens: some that it knows; opaque: those that stand for more than
+    themselves. A few passes of few tokens. Raises UnsupportedModelError."""
+    count = sum(_PROBE_STEPS)
+    # Equal ones would not show which of them a layer has seen.
+    differing = dict.fromkeys([*tokens, *range(2 * count)])
+    probe = [one for one in differing if one not in opaque][:count]
+    cache = compute(model, probe, DynamicCache(config=model.config))
+    if len(DynamicCache(config=model.config).layers) != len(cache.layers):
+        raise UnsupportedModelError("its configuration does not tell its layers")
+    groups = groups_of(cache, block_tokens, state_tokens)
+    _require_prefixes(model, probe, cache, groups)
+    _require_continued_states(model, probe, cache, groups)
+    return groups
+
+
+def compute(model: Any, tokens: list[int], cache: DynamicCache) -> DynamicCache:
+    """Computes tokens behind those of the cache."""
+    ids = torch.tensor([tokens], device=model.device)
+    options: dict[str, Any] = {"past_key_values": cache, "use_cache": True}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        # Only the cache is wanted, and logits of a whole prompt may be larger than the model.
+        options["logits_to_keep"] = 1
+    with torch.no_grad():
+        model(ids, **options)
+    return cache
+
+
+def _require_prefixes(
+    model: Any, tokens: list[int], whole: DynamicCache, groups: tuple[Group, ...]
+) -> None:
+    """Some models put more before the prompt, or let tokens see those behind them: the same beginning has
+    other keys in each prompt. Raises UnsupportedModelError."""
+    alone = compute(model, tokens[:_PROBE_PREFIX], DynamicCache(config=model.config))
+    for number in (number for group in groups for number in group.layers):
+        one, other = whole.layers[number], alone.layers[number]
+        if (one.get_seq_length(), other.get_seq_length()) != (len(tokens), _PROBE_PREFIX):
+            raise UnsupportedModelError("its cache has not as many positions as there are tokens")
+        if one.keys.shape[-2] < len(tokens):
+            continue  # a window that the prefix has left
+        for expected, found in ((one.keys, other.keys), (one.values, other.values)):
+            if _differ(expected[..., :_PROBE_PREFIX, :], found, _KEY_TOLERANCE):
+                raise UnsupportedModelError("the same tokens have other keys before other tokens")
+
+
+def _require_continued_states(
+    model: Any, tokens: list[int], whole: DynamicCache, groups: tuple[Group, ...]
+) -> None:
+    """Some models compute several tokens as if there were no state before them: a restored prefix
+    would be ignored in silence. Raises UnsupportedModelError."""
+    parts = [part for group in groups for part in group.parts]
+    if not parts:
+        return
+    steps = DynamicCache(config=model.config)
+    compute(model, tokens[: _PROBE_STEPS[0]], steps)
+    compute(model, tokens[_PROBE_STEPS[0] :], steps)
+    for part in parts:
+        if _differ(part.of(whole.layers), part.of(steps.layers), _STATE_TOLERANCE):
+            raise UnsupportedModelError("it does not continue states with several tokens")
+
+
+def _differ(expected: torch.Tensor, found: torch.Tensor, tolerance: float) -> bool:
+    expected = expected.float()
+    return bool((expected - found.float()).norm() > tolerance * expected.norm())
