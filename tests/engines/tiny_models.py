@@ -119,7 +119,9 @@ def qwen2_vl(seed=0):
         vision_start_token_id=VISION_START,
         vision_end_token_id=VISION_END,
     )
-    return _drawn(Qwen2VLForConditionalGeneration, config, seed)
+    model = _drawn(Qwen2VLForConditionalGeneration, config, seed)
+    model.generation_config.suppress_tokens = [IMAGE, VIDEO]
+    return model
 
 
 MODELS = {"llama": llama, "gemma3": gemma3, "qwen3-next": qwen3_next}

@@ -19,7 +19,14 @@ from ..hashing import PromptIdentity, hash_blocks
 from ..model import ModelRecord
 from ..types import Retention
 from . import transfer
-from .identity import configuration_of, logger, model_record, weights_version
+from .identity import (
+    configuration_of,
+    forget_positions,
+    logger,
+    model_record,
+    moves_positions,
+    weights_version,
+)
 from .layers import (
     Group,
     StatePart,
@@ -150,6 +157,7 @@ class KvtierCache(DynamicCache):
             timeout_ms,
             retention,
         )
+        forget_positions(model)
         try:
             cache._learn(_know(model, cache._settings, identity, tokens))
             cache._computed_by = weakref.ref(model)
@@ -307,27 +315,36 @@ class KvtierCache(DynamicCache):
             position = self.get_seq_length()
             if position != self._begun_at + 1 or tokens > 1:
                 # It is not looked at between tokens that are generated one by one.
-                self._look_at_model()
+                self._look_at_model(position)
             self._begun_at = position
             self._checkpoint()
         self._last_layer = layer
 
     @torch.compiler.disable
-    def _look_at_model(self) -> None:
+    def _look_at_model(self, position: int = 0) -> None:
         """Stores nothing of a model that has become another one since its record was made, for a while
-        at least, as within `disable_adapter` or with hooks that a call of `generate` brings."""
+        at least, as within `disable_adapter` or with hooks that a call of `generate` brings. position: of
+        the tokens that are computed now."""
         model = self._computed_by()
         if self._model is None or model is None:
             return
         self._opaque |= _opaque_tokens(model)
-        reason = "the model has other weights by now"
+        reason = "the model has other weights by now, or moves positions for another prompt's images"
         try:
-            if weights_version(model) == self._model.version[0]:
+            is_moved = not self._is_behind_images(position) and moves_positions(model)
+            if not is_moved and weights_version(model) == self._model.version[0]:
                 return
         except UnsupportedModelError as error:
             reason = str(error)
         logger.warning("kvtier: nothing is stored: %s", reason)
         self._model = None
+
+    def _is_behind_images(self, position: int) -> bool:
+        """Whether images of this prompt are what positions are moved for: they move tokens behind
+        them, of which none is stored."""
+        assert self._settings is not None
+        first, step = _first_of(self._opaque, self._tokens), self._settings.block_tokens
+        return first < len(self._tokens) and not 0 < position < first // step * step
 
     def _compute_checkpoints(self, model: Any, last_token: int) -> None:
         """Computes a prompt of a model with states up to the last position that can be restored,

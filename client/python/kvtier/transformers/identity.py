@@ -98,6 +98,20 @@ def _check_that_weights_tell_all(model: Any) -> None:
                 raise UnsupportedModelError(f"its {kind} rope goes by the length of the sequence")
 
 
+def forget_positions(model: Any) -> None:
+    """Models that see images keep by how much the last prompt's images moved its positions, and move by it
+    what they compute behind any cache that is not empty."""
+    for module in model.modules():
+        if vars(module).get("rope_deltas") is not None:
+            module.rope_deltas = None
+
+
+def moves_positions(model: Any) -> bool:
+    """Whether the model has computed an image's prompt since they were forgotten."""
+    kept = (vars(module).get("rope_deltas") for module in model.modules())
+    return any(bool(deltas.any()) for deltas in kept if deltas is not None)
+
+
 def model_record(
     model: Any, groups: tuple[Group, ...], identity: str, has_changed: bool
 ) -> ModelRecord:
