@@ -273,9 +273,13 @@ class IdentityTest(LinkerTestCase):
                 self.assertEqual(engine.match(prompt)[1], 0)
 
     def test_pools_that_cannot_be_served_are_an_error_at_the_start(self):
-        server = types.SimpleNamespace(model_path="some/model", enable_memory_saver=True)
-        with self.assertRaisesRegex(ValueError, "memory-saver"):
-            linker.KvtierLinker(server, linker_parameters(mha_pool()), components={ComponentType.FULL})
+        for argument, reason in (
+            ({"enable_memory_saver": True}, "memory-saver"),
+            ({"dcp_size": 2}, "dcp-size"),
+        ):
+            server = types.SimpleNamespace(model_path="some/model", **argument)
+            with self.assertRaisesRegex(ValueError, reason):
+                linker.KvtierLinker(server, linker_parameters(mha_pool()), components={ComponentType.FULL})
         scaled = mha_pool()
         scaled.k_scale_buffer = scaled.k_buffer
         with self.assertRaisesRegex(ValueError, "scaled"):

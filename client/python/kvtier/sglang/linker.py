@@ -68,6 +68,9 @@ class KvtierLinker(UnifiedCacheLinker):
         if getattr(server_args, "enable_memory_saver", False):
             # SGLang does not ask whether a linker still reads the pools when it unmaps them.
             raise ValueError("kvtier's linker does not serve with --enable-memory-saver")
+        if getattr(server_args, "dcp_size", 1) > 1:
+            # Its slots are wider than the rows of the pools, each rank of which has other tokens.
+            raise ValueError("kvtier's linker does not serve with --dcp-size")
         options = Options.of(values)
         self.forward_stream = forward_stream
         self._load_timeout_s = values["load_timeout_ms"] / 1000
