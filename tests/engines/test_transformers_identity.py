@@ -168,6 +168,16 @@ class IdentityTest(KvtierTestCase):
         layer.scaling["default"] = 1.0
         self.assertEqual(self.cache(model, prompt).outcome, Outcome.RESTORED)
 
+    def test_a_change_of_adapters_is_none_of_the_weights(self):
+        llama(seed=31).save_pretrained(self.directory / "adapted")
+        model = LlamaForCausalLM.from_pretrained(self.directory / "adapted").eval()
+        prompt, layer = prompt_of(), model.model.layers[1].self_attn.v_proj
+        layer.disable_adapters, layer.active_adapters = False, ["one"]  # as a layer of PEFT
+        self.check(model, prompt)
+        for adapters, outcome in ((["two"], Outcome.MISS), (["one"], Outcome.RESTORED)):
+            layer.active_adapters = adapters
+            self.assertEqual(self.cache(model, prompt).outcome, outcome)
+
     def test_the_same_files_at_another_path_are_the_same_weights(self):
         prompt = prompt_of()
         for name, seed, outcome in (

@@ -516,7 +516,7 @@ def _know(model: Any, settings: _Settings, identity: str, tokens: list[int]) -> 
             raise UnsupportedModelError(reason)
         known = _known_models.get(model)
         if known is None or known.version != version:
-            has_changed = known is not None and known.version[0] != version[0]
+            has_changed = known is not None and known.version[0][:2] != version[0][:2]
             has_changed = has_changed or (known is not None and known.has_changed)
             try:
                 known = _try_model(model, settings, identity, tokens, version, has_changed)
