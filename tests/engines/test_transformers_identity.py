@@ -158,6 +158,14 @@ class IdentityTest(KvtierTestCase):
         model.set_attn_implementation("eager")
         self.expect_miss(model, prompt)
 
+    def test_nothing_is_stored_of_a_pass_with_another_attention(self):
+        model, prompt = llama(seed=32), prompt_of()
+        cache = self.cache(model, prompt)
+        model.set_attn_implementation("eager")
+        answer = generate(model, prompt, cache)
+        model.set_attn_implementation("sdpa")
+        self.assertEqual(cache.store(answer), 0)
+
     def test_an_adapter_with_another_scale_is_another_model(self):
         model, prompt = llama(seed=27), prompt_of()
         layer = model.model.layers[1].self_attn.v_proj

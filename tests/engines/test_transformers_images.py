@@ -64,6 +64,12 @@ class ImagesTest(KvtierTestCase):
             self.assertEqual(output.tolist(), plain)
             cache.store(output)
 
+    def test_another_attention_of_the_text_alone_makes_another_model(self):
+        model, prompt = qwen2_vl(seed=5), prompt_of()
+        self.check(model, prompt)
+        model.set_attn_implementation({"text_config": "eager"})
+        self.assertEqual(self.cache(model, prompt).outcome, Outcome.MISS)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -178,7 +178,7 @@ class KvtierCache(DynamicCache):
     def store(self, output: Any = None) -> int:
         """Stores the computed part of the prompt or, given the output of `generate`, of the whole
         sequence. Returns how many blocks the daemon took or had; 0 without a daemon, and if the
-        model's weights or adapters are others than when this cache was made.
+        model's weights, adapters or configuration are others than when this cache was made.
 
         Raises ValueError if the output does not begin with the prompt or, after a store, with all tokens
         that were computed by then and not cropped since.
@@ -329,10 +329,11 @@ class KvtierCache(DynamicCache):
         if self._model is None or model is None:
             return
         self._opaque |= _opaque_tokens(model)
-        reason = "the model has other weights by now, or moves positions for another prompt's images"
+        reason = "the model is another one by now, or moves positions for another prompt's images"
         try:
             is_moved = not self._is_behind_images(position) and moves_positions(model)
-            if not is_moved and weights_version(model) == self._model.version[0]:
+            version = (weights_version(model), configuration_of(model))
+            if not is_moved and version == self._model.version[:2]:
                 return
         except UnsupportedModelError as error:
             reason = str(error)

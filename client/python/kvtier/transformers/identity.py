@@ -68,7 +68,7 @@ def weights_version(model: Any) -> tuple[Any, ...]:
 def configuration_of(model: Any) -> dict[str, str]:
     """The facts of a model's record that its configuration tells."""
     config = model.config
-    attention = str(getattr(config, "_attn_implementation", ""))
+    attention = str(getattr(config.get_text_config(), "_attn_implementation", ""))
     return {"model_config": config_digest(config.to_dict()), "attention": attention}
 
 
