@@ -12,6 +12,7 @@ from unittest import mock
 
 import sglang_modules  # makes `import sglang` find the wheel's
 import torch
+from sglang.srt import runtime_context
 from sglang_linker_case import LinkerTestCase, equal, prompt_of
 from test_sglang import BATCH, CONFIG, SglangTestCase, host_pool, indices_of, keys_of
 
@@ -290,18 +291,20 @@ class LiveWeightsTest(SglangTestCase):
         self.stored(server.made, pool, keys)
         self.assertEqual(server.made.batch_exists(keys), BATCH)
 
-    def test_experts_that_are_moved_are_no_other_weights(self):
-        model = torch.nn.Sequential()
-        model.add_module("attention", torch.nn.Linear(8, 8))
-        model.add_module("experts", torch.nn.Linear(8, 8))
-        pool, keys = host_pool(), keys_of()
-        with mock.patch.object(live_weights, "_moves_experts", lambda: True):
-            storage = Scheduler(model, lambda: self.storage(pool)).made
-        self.stored(storage, pool, keys)
-        model.experts.weight.data.add_(1)
-        self.assertEqual(storage.batch_exists(keys), BATCH)
-        model.attention.weight.data.add_(1)
-        self.assertEqual(storage.batch_exists(keys), 0)
+    def test_experts_that_are_moved_or_come_and_go_are_no_other_weights(self):
+        for argument in ("enable_eplb", "enable_paged_experts"):
+            model = torch.nn.Sequential()
+            model.add_module("attention", torch.nn.Linear(8, 8))
+            model.add_module("experts", torch.nn.Linear(8, 8))
+            pool, keys = host_pool(), keys_of()
+            server = types.SimpleNamespace(model_path="some/model", **{argument: True})
+            with mock.patch.object(runtime_context, "get_server_args", lambda: server):
+                storage = Scheduler(model, lambda: self.storage(pool)).made
+            self.stored(storage, pool, keys)
+            model.experts.weight.data.add_(1)
+            self.assertEqual(storage.batch_exists(keys), BATCH, argument)
+            model.attention.weight.data.add_(1)
+            self.assertEqual(storage.batch_exists(keys), 0)
 
     def test_a_storage_that_is_cleared_finds_nothing_of_before(self):
         pool, keys = host_pool(), keys_of()

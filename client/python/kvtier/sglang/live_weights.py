@@ -21,7 +21,7 @@ PIECE_BYTES = 2048
 
 class LiveWeights:
     """Any thread. Each look waits for its copy of the sample, which the storage threads can. model: a
-    torch module. moves_experts: SGLang moves experts between places, which leaves the pages right.
+    torch module. moves_experts: SGLang copies experts between places, which leaves the pages right.
     released: whether the weights have no memory now. forwards: how many the server has begun, or None."""
 
     def __init__(
@@ -82,10 +82,11 @@ def _released(scheduler: Any) -> bool:
 
 
 def _moves_experts() -> bool:
-    """Whether this server balances its experts (EPLB), by copying them in place."""
+    """Whether this server copies its experts in place: to balance them (EPLB), or to where they are computed."""
     try:
         from sglang.srt.runtime_context import get_server_args
 
-        return bool(getattr(get_server_args(), "enable_eplb", False))
+        arguments, names = get_server_args(), ("enable_eplb", "enable_paged_experts")
+        return any(bool(getattr(arguments, name, False)) for name in names)
     except Exception:
         return False  # not within a server, or another release
