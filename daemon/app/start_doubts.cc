@@ -89,15 +89,8 @@ void Asking::Disk() {
   }
 }
 
-// The service alone is given credentials.
 void Asking::Keys() {
-  for (const auto& [key, file] :
-       {std::pair("disk.root_key", &config_.disk.root_key),
-        std::pair("disk.previous_root_key", &config_.disk.previous_root_key)}) {
-    if (file->empty()) continue;
-    const Result<RootKey> loaded = LoadRootKey(*file);
-    if (!loaded && loaded.error().reason != "no_credentials") Add(key, loaded.error());
-  }
+  if (!config_.disk.root_key.empty()) Expect("disk.root_key", LoadRootKeys(config_.disk));
 }
 
 void Asking::Cold() {

@@ -373,6 +373,15 @@ constexpr std::array kRemedies = {
     Remedy{"cold_library", "cold.endpoint", "install its library"},
     Remedy{"root_key_open", "disk.root_key",
            "name a file of mode 0400 or 0600 that the daemon's user can read, or the credential"},
+    Remedy{"root_key_size", "disk.root_key", "head -c 32 /dev/urandom makes a key"},
+    Remedy{"no_credentials", "disk.root_key",
+           "give it to the service (LoadCredentialEncrypted= in a drop-in of the unit), or name a "
+           "file"},
+    Remedy{"previous_root_key", "disk.previous_root_key",
+           "name the key of the last start, or remove this line"},
+    Remedy{"wrong_root_key", "disk.root_key",
+           "name the right one, or the old one as disk.previous_root_key; without it, remove the "
+           "file, and the disk tier begins empty"},
     Remedy{"cold_password", "cold.password_file", "name a file that the daemon's user can read"},
     Remedy{"cold_endpoint", "cold.endpoint",
            "name resp://HOST:PORT, resp:///PATH, file:///DIRECTORY or s3://BUCKET?region=REGION"},

@@ -132,18 +132,14 @@ Status DiskTier::OpenKeyFile(const DiskConfig& disk,
                              const std::vector<std::filesystem::path>& directories, EventLoop* loop,
                              KeyRing* keys) {
   if (disk.root_key.empty()) return RemoveKeyFiles(directories);
-  KVT_ASSIGN_OR_RETURN(RootKey root, LoadRootKey(disk.root_key));
-  std::optional<RootKey> previous;
-  if (!disk.previous_root_key.empty()) {
-    KVT_ASSIGN_OR_RETURN(RootKey loaded, LoadRootKey(disk.previous_root_key));
-    previous.emplace(std::move(loaded));
-  }
+  KVT_ASSIGN_OR_RETURN(const RootKeys root_keys, LoadRootKeys(disk));
   std::vector<std::shared_ptr<KeyFile>> files;
   for (const std::filesystem::path& directory : directories) {
     KVT_ASSIGN_OR_RETURN(AesAlgorithms aes, AesAlgorithms::Fetch());
-    files.push_back(std::make_shared<KeyFile>(directory, RootKey(root.bytes()), std::move(aes)));
+    files.push_back(
+        std::make_shared<KeyFile>(directory, RootKey(root_keys.root.bytes()), std::move(aes)));
   }
-  Result<KeyRing::Contents> stored = LoadKeys(files, previous, log_);
+  Result<KeyRing::Contents> stored = LoadKeys(files, root_keys.previous, log_);
   if (!stored && !keys->adopted()) return tl::unexpected<Error>(std::move(stored).error());
   KeyRing::Contents known = stored ? *std::move(stored) : KeyRing::Contents();
   if (keys->adopted()) known.keys.clear();

@@ -48,7 +48,7 @@ Result<RootKey> LoadRootKey(const std::string& where) {
   if (is_credential) {
     const char* const directory = std::getenv("CREDENTIALS_DIRECTORY");
     if (directory == nullptr) {
-      return MakeError(ErrorCode::kInvalidArgument, "no_credentials",
+      return MakeError(ErrorCode::kNotFound, "no_credentials",
                        where + " names one of systemd's credentials, but there are none");
     }
     path = std::filesystem::path(directory) / where;
@@ -71,6 +71,19 @@ Result<RootKey> LoadRootKey(const std::string& where) {
   RootKey key(std::span<const std::byte>(bytes).first<kGcmKeyBytes>());
   WipeBytes(bytes);
   return key;
+}
+
+Result<RootKeys> LoadRootKeys(const DiskConfig& disk) {
+  KVT_ASSIGN_OR_RETURN(RootKey root, LoadRootKey(disk.root_key));
+  RootKeys keys{.root = std::move(root), .previous = {}};
+  if (disk.previous_root_key.empty()) return keys;
+  Result<RootKey> previous = LoadRootKey(disk.previous_root_key);
+  if (!previous) {
+    previous.error().reason = "previous_root_key";
+    return tl::unexpected<Error>(std::move(previous).error());
+  }
+  keys.previous.emplace(*std::move(previous));
+  return keys;
 }
 
 }  // namespace kvtier

@@ -166,8 +166,11 @@ Result<KeyRing::Contents> KeyFile::Load(const std::optional<RootKey>& previous) 
   }
   file.resize(bytes);
   Result<KeyRing::Contents> keys = DecodeKeyFile(aes_, root_, file);
-  if (keys || !previous || keys.error().reason != "wrong_root_key") return keys;
-  return DecodeKeyFile(aes_, *previous, file);
+  if (!keys && previous && keys.error().reason == "wrong_root_key") {
+    keys = DecodeKeyFile(aes_, *previous, file);
+  }
+  if (!keys) keys.error().context = path.native() + ": " + keys.error().context;
+  return keys;
 }
 
 // Written beside and renamed, so that a crash leaves the old file or the new one, never half.

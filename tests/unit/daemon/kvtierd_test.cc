@@ -141,6 +141,7 @@ TEST_F(CheckAndStartTest, TheyAgreeAboutTheDisk) {
   Expect(0, true, {"disk.bytes=16MiB", R"(disk.directories=["@/directory", "@/missing"])"});
   Expect(78, true, {"disk.encryption=aes-256-gcm", "disk.root_key=@/file"});
   Expect(1, true, {"disk.encryption=aes-256-gcm", "disk.root_key=@/missing"});
+  Expect(1, true, {"disk.encryption=aes-256-gcm", "disk.root_key=kvtier.root"});
   Expect(0, false, {"disk.directory=@/disk/"});
   Expect(78, true, {"cache.slab_bytes=512KiB"});
 }

@@ -6,7 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -57,6 +59,25 @@ TEST_F(StartDoubtsTest, ADirectoryMayBeMadeAndTheOneAboveItMayNot) {
   EXPECT_THAT(told("relative", "128MiB"),
               HasSubstr("test.toml:10:13: disk.directory \"relative\""));
   EXPECT_THAT(told(path_, "1000TiB"), HasSubstr("test.toml:11:9: disk.bytes would take"));
+}
+
+TEST_F(StartDoubtsTest, ACredentialThatOnlyTheServiceIsGivenIsWarnedOfWithItsKeyAndARemedy) {
+  ::unsetenv("CREDENTIALS_DIRECTORY");
+  const auto told = [this](const std::string& root_keys) {
+    return Doubts(
+        fmt::format("directory = \"{}\"\nbytes = \"128MiB\"\n"
+                    "encryption = \"aes-256-gcm\"\n{}",
+                    path_, root_keys));
+  };
+  const std::string root = told("root_key = \"kvtier.root\"");
+  EXPECT_THAT(root, testing::StartsWith("test.toml:13:12: disk.root_key: kvtier.root names"));
+  EXPECT_THAT(root, HasSubstr("LoadCredentialEncrypted="));
+  const fs::path file = directory_.path() / "key";
+  std::ofstream(file) << std::string(32, 'k');
+  fs::permissions(file, fs::perms(0600));
+  EXPECT_THAT(
+      told(fmt::format("root_key = \"{}\"\nprevious_root_key = \"kvtier.old\"", file.native())),
+      testing::StartsWith("test.toml:14:21: disk.previous_root_key: kvtier.old names"));
 }
 
 TEST_F(StartDoubtsTest, DrivesThatAreMissingAreLeftOutAndThoseThatAreOneRefused) {

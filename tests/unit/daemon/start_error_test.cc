@@ -50,6 +50,17 @@ TEST(StartError, ReasonDecidesWhichKeyIsToBlame) {
   EXPECT_EQ(error.context.substr(0, 33), "test.toml:3:9: disk.bytes: full; ");
 }
 
+TEST(StartError, ARootKeyThatCannotBeUsedIsItsOwnKeysFault) {
+  const auto told = [](const char* reason) {
+    const Error error{ErrorCode::kPermissionDenied, reason, "it"};
+    return AnnotateWithKey(Config{}, "disk.directory", error).context;
+  };
+  for (const char* const reason : {"no_credentials", "root_key_size", "wrong_root_key"}) {
+    EXPECT_EQ(told(reason).find("(default): disk.root_key: it; "), 0) << told(reason);
+  }
+  EXPECT_EQ(told("previous_root_key").find("(default): disk.previous_root_key: it; "), 0);
+}
+
 TEST(StartError, KeyLeftToItsDefaultIsNamedToo) {
   const Error error = AnnotateWithKey(Config{}, "server.socket",
                                       Error{ErrorCode::kIoError, "EROFS", "bind /run/kvtier"});

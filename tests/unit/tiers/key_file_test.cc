@@ -137,7 +137,9 @@ TEST_F(KeyFileTest, AFileIsReplacedWholeAndClosedToOthers) {
 TEST_F(KeyFileTest, ThePreviousRootKeyOpensWhatTheNewOneThenWraps) {
   ASSERT_TRUE(File(1)->Save({1, Keys(5)}));
   const auto rotated = File(2);
-  EXPECT_EQ(rotated->Load(std::nullopt).error().reason, "wrong_root_key");
+  const Error refused = rotated->Load(std::nullopt).error();
+  EXPECT_EQ(refused.reason, "wrong_root_key");
+  EXPECT_EQ(refused.context.find(path().native() + ": "), 0) << refused.context;
   const auto keys = rotated->Load(Root(1));
   ASSERT_TRUE(keys) << keys.error().ToString();
   ASSERT_TRUE(rotated->Save(*keys));
