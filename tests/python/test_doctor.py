@@ -69,6 +69,11 @@ class DoctorTest(unittest.TestCase):
                               XDG_CACHE_HOME=str(self.directory))
             self.assertEqual(self.checks(done)["disk owner"]["level"], level, done.stdout)
 
+    def test_a_directory_that_a_daemon_for_oneself_would_make_with_those_above_it_is_well(self):
+        done = run_doctor("", "--json", KVTIER_SOCKET="/nonexistent/kvtier.sock",
+                          XDG_CACHE_HOME=str(self.directory / "not" / "there"))
+        self.assertIn(f"{self.directory}: ", self.checks(done)["disk"]["found"])
+
     def test_it_fits_on_one_screen(self):
         done = run_doctor(self.directory)
         self.assertLessEqual(done.stdout.count("\n"), 40)
@@ -77,8 +82,12 @@ class DoctorTest(unittest.TestCase):
 class DoctorBesideADaemonTest(DaemonTestCase):
     def test_a_daemon_that_serves_is_well(self):
         with tempfile.TemporaryDirectory() as directory:
-            done = run_doctor(directory, KVTIER_SOCKET=self.daemon.socket)
-        self.assertIn(f"serves on {self.daemon.socket}", done.stdout)
+            by_socket = run_doctor(directory, KVTIER_SOCKET=self.daemon.socket)
+            beside = pathlib.Path(self.daemon.socket).parent / "admin.sock"
+            by_admin_socket = run_doctor(directory, "--admin-socket", beside)
+        self.assertIn(f"serves on {self.daemon.socket}", by_socket.stdout)
+        if os.geteuid() == 0:
+            self.assertIn(f"serves on {self.daemon.socket}", by_admin_socket.stdout)
 
 
 if __name__ == "__main__":

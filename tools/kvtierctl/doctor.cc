@@ -86,6 +86,15 @@ Check DiskOwnerCheck(const std::string& directory) {
           "kvtierd --dev leaves the disk tier out: chown and chmod 700 it, or remove it"};
 }
 
+// `kvtierd --dev` makes its directory with those above it.
+std::string NearestThatIsThere(std::filesystem::path directory) {
+  std::error_code error;
+  while (directory.has_relative_path() && !std::filesystem::exists(directory, error)) {
+    directory = directory.parent_path();
+  }
+  return directory;
+}
+
 // Checks of the daemon's own report: a disk tier that is degraded, and a version that is not this
 // program's. `status` is nowhere if there is no daemon, or no right to ask.
 void AddDaemonChecks(JsonView status, std::vector<Check>* checks) {
@@ -116,8 +125,8 @@ Check ServiceCheck(const std::string& socket, JsonView status) {
   if (::geteuid() != 0 || !status.present()) return ClientCheck(socket);
   return {"daemon",
           CheckLevel::kOk,
-          fmt::format("pid {} serves on {}, {} clients", status["pid"].Count(), socket,
-                      status["sessions"]["count"].Count()),
+          fmt::format("pid {} serves on {}, {} clients", status["pid"].Count(),
+                      status["socket"].Text(), status["sessions"]["count"].Count()),
           {}};
 }
 
@@ -155,8 +164,8 @@ std::vector<Check> Examine(const DoctorArguments& arguments, const CommandContex
     });
   }
   if (directories.empty()) {
-    directories.push_back(UserDiskDirectory());
-    checks.push_back(DiskOwnerCheck(directories.front()));
+    checks.push_back(DiskOwnerCheck(UserDiskDirectory()));
+    directories.push_back(NearestThatIsThere(UserDiskDirectory()));
   }
   for (const std::string& directory : directories) {
     std::ranges::move(DiskChecks(directory, kTestBytes), std::back_inserter(checks));

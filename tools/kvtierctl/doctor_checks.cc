@@ -269,15 +269,6 @@ UniqueFd OpenUnnamed(const fs::path& directory, int flags) {
   return fd;
 }
 
-// The directory, or the nearest above it that is there.
-fs::path Existing(fs::path directory) {
-  std::error_code error;
-  while (!fs::is_directory(directory, error) && directory.has_relative_path()) {
-    directory = directory.parent_path();
-  }
-  return directory;
-}
-
 // Moves pieces with `io` (pread or pwrite) until all are or the time is over; bytes per second, or
 // a negative errno.
 template <typename Io>
@@ -342,12 +333,13 @@ std::string FileSystemWarning(const fs::path& directory) {
 
 std::vector<Check> DiskChecks(const fs::path& wanted, uint64_t test_bytes) {
   std::vector<Check> checks;
-  const fs::path directory = Existing(wanted);
   std::error_code error;
-  const fs::space_info space = fs::space(directory, error);
+  fs::path directory = fs::absolute(wanted / "", error).parent_path();
+  if (!fs::exists(directory, error)) directory = directory.parent_path();
+  const fs::space_info space = fs::space(directory / "", error);
   if (error) {
     checks.push_back(Fail("disk", fmt::format("{}: {}", directory.string(), error.message()),
-                          "name a directory that is there (disk.directory)"));
+                          "make the directory above it, or name another (disk.directory)"));
     return checks;
   }
   std::string found = fmt::format("{}: {} of {} free", directory.string(),

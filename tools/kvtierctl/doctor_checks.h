@@ -63,8 +63,8 @@ struct Check {
 // The kernel's version: pidfd_open, by which a client's death is seen, came with 5.3.
 [[nodiscard]] Check KernelCheck();
 
-// Free space, kind of the file system, O_DIRECT and a quick speed in `directory`, or in the nearest
-// directory above it that is there. Writes `test_bytes` and reads them back.
+// Free space, kind of the file system, O_DIRECT and a quick speed in `directory`, or in the one
+// above it, where the daemon would make it. Writes `test_bytes` and reads them back.
 [[nodiscard]] std::vector<Check> DiskChecks(const std::filesystem::path& directory,
                                             uint64_t test_bytes);
 

@@ -110,9 +110,18 @@ TEST_F(DoctorChecksTest, TheDiskIsMeasuredAndNothingIsLeftThere) {
   EXPECT_TRUE(std::filesystem::is_empty(root()));
 }
 
-TEST_F(DoctorChecksTest, ADirectoryThatIsNotThereYetIsJudgedByTheOneAboveIt) {
-  const std::vector<Check> checks = DiskChecks(root() / "a" / "b", 1 * kMiB);
-  EXPECT_THAT(checks.front().found, HasSubstr(root().string() + ":"));
+TEST_F(DoctorChecksTest, ADirectoryThatIsNotThereYetIsJudgedByTheOneAboveItAlone) {
+  for (const char* const made : {"a", "a/"}) {
+    const std::vector<Check> checks = DiskChecks(root() / made, 1 * kMiB);
+    EXPECT_THAT(checks.front().found, HasSubstr(root().string() + ":"));
+  }
+  Write("file", "");
+  for (const char* const wrong : {"a/b", "file", "file/a"}) {
+    const std::vector<Check> checks = DiskChecks(root() / wrong, 1 * kMiB);
+    ASSERT_EQ(checks.size(), 1u) << wrong;
+    EXPECT_EQ(checks.front().level, CheckLevel::kFail) << wrong;
+    EXPECT_THAT(checks.front().advice, HasSubstr("make the directory above it"));
+  }
 }
 
 TEST_F(DoctorChecksTest, ADirectoryThatCannotBeWrittenFails) {
