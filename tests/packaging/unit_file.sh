@@ -21,6 +21,7 @@ complaints=$(systemd-analyze verify --man=no "$unit" 2>&1) || fail "verify: $com
 # In tenths, as systemd counts; two of them are those of ProtectProc=.
 systemd-analyze security --offline=true --threshold=16 --no-pager "$unit" >"$scratch/security" ||
   fail "more exposed than 1.6: $(tail -n 1 "$scratch/security")"
+grep -q 'security`: 1\.6)' "$source_directory/../../docs/THREAT_MODEL.md" || fail "the page says another figure"
 ! grep -q '^ProtectProc=' "$unit" || fail "ProtectProc= hides when clients began"
 tail -n 1 "$scratch/security"
 

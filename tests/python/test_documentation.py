@@ -266,6 +266,8 @@ class DocumentationTest(DaemonTestCase):
         readme = SOURCE / "client" / "python" / "README.md"
         told = self.run_example(readme, prompt_tokens=tokens)
         self.assertEqual(told, "0 of 50 tokens need not be computed\n")
+        self.daemon.kill()
+        self.assertEqual(self.run_example(readme, prompt_tokens=tokens), told)
 
 
 if __name__ == "__main__":
