@@ -24,7 +24,7 @@ import sys, zipfile
 inside = f"kvtier-{sys.argv[2]}.data/purelib/kvtier/"
 with zipfile.ZipFile(sys.argv[1], "w") as wheel:
     for name in ("bin/kvtierd", "libs/libx.so.1", "libkvtier.so.0", "include/kvtier.h",
-                 "kernels/include/prefill.h", "licenses/kvtier", "licenses/bash"):
+                 "include/kvtier.hpp", "kernels/include/prefill.h", "licenses/kvtier", "licenses/bash"):
         wheel.writestr(zipfile.ZipInfo(inside + name), name)
 PYTHON
 export KVTIER_WHEEL=$wheel KVTIER_NO_PACKAGES=1
@@ -43,7 +43,9 @@ made=$(cd "$scratch/first" && echo *)
 expected="NOTES.md SHA256SUMS kvtier-$version-linux-x86_64.tar.gz ${wheel##*/} kvtier-$version.spdx.json kvtier-$version.tar.gz"
 [[ $made == "$expected" ]] || fail "made: $made"
 (cd "$scratch/first" && sha256sum --quiet -c SHA256SUMS) || fail "the checksums"
-tar -tf "$scratch/first/kvtier-$version-linux-x86_64.tar.gz" | grep '/include/kvtier/prefill.h$' >/dev/null || fail "the tarball"
+for name in include/kvtier/prefill.h include/kvtier/kvtier.hpp libkvtier.so; do
+  tar -tf "$scratch/first/kvtier-$version-linux-x86_64.tar.gz" | grep "/$name\$" >/dev/null || fail "no $name in the tarball"
+done
 grep -q '"name": "bash"' "$scratch/first/kvtier-$version.spdx.json" || fail "a package is not listed"
 refused 'is not empty' --snapshot "$scratch/first"
 

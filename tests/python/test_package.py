@@ -40,7 +40,7 @@ class PackageTest(unittest.TestCase):
             self.assertIn(pathlib.Path("kernels/__init__.py"), modules(installed))
             self.assertTrue((installed / "py.typed").exists())
             # The headers are files there, not links into a source tree that may go.
-            for header in ("include/kvtier.h", "kernels/include/prefill.h"):
+            for header in ("include/kvtier.h", "include/kvtier.hpp", "kernels/include/prefill.h"):
                 self.assertFalse((installed / header).is_symlink())
                 self.assertEqual(
                     (installed / header).read_bytes(), (PACKAGE / "kvtier" / header).read_bytes()

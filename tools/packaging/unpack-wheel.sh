@@ -17,7 +17,8 @@ readonly package=$(echo "$work"/kvtier-*.data/purelib/kvtier)
 mkdir -p "$2/include/kvtier"
 cp -r "$package/bin" "$package/libs" "$package/licenses" "$2"
 cp "$package"/libkvtier*.so* "$2"
-cp "$package"/include/*.h "$package"/kernels/include/*.h "$2/include/kvtier"
+ln -s libkvtier.so.0 "$2/libkvtier.so"  # for -lkvtier
+cp "$package"/include/*.h* "$package"/kernels/include/*.h "$2/include/kvtier"
 # The archive module forgets modes.
 find "$2" -type d -exec chmod 0755 {} +
 find "$2" -type f -exec chmod 0644 {} +
