@@ -70,6 +70,40 @@ def rendered(values: dict, name: str = "kvtierd") -> dict[str, dict]:
     return by_kind("\n---\n".join(text for path, text in texts.items() if path.endswith(".yaml")))
 
 
+def expect_keys(schema: dict) -> None:
+    """The schema of the chart's values knows the daemon's keys but the chart's own, and their units."""
+    own = {("server", "socket"), ("server", "admin_socket"), ("disk", "directory"), ("metrics", "listen")}
+    told = subprocess.run(
+        [KVTIERD, "--print-config-reference"], capture_output=True, text=True, check=True
+    ).stdout
+    kinds = schema["definitions"]
+    found, wanted = {}, {}
+    for section, rows in re.findall(r"^## \[+(\w+)\]+\n(.*?)(?=^## |\Z)", told, re.M | re.S):
+        for key, allowed in re.findall(r"^\| `(\w+)` \| `.*?` \| (.*?) \|", rows, re.M):
+            if (section, key) not in own:
+                kind = "sizes" if "a list of sizes" in allowed else allowed.split(" ")[1]
+                wanted[section, key] = kind if kind in kinds else ""
+    # The pod's grace is counted from it.
+    wanted["drain", "deadline"] = "seconds"
+    sections = schema["properties"]["config"]["properties"]
+    for section, of in {**sections, "tenant": schema["properties"]["tenants"]["items"]}.items():
+        for key in of["propertyNames"]["enum"]:
+            units = [by for name, by in kinds["section"]["patternProperties"].items() if re.search(name, key)]
+            by = of.get("properties", {}).get(key, *units or [{}])
+            found[section, key] = by.get("$ref", "").rpartition("/")[2]
+    expect(found == wanted, f"keys of the schema: {found.items() ^ wanted.items()}")
+    for setting, kind, values in (
+        ("host.bytes", "size", ("1.5GiB", "4GB", "512 MiB", ".5TB", "64Gi", "1073741824", "80%", "4gb")),
+        ("pool.bytes", "share", ("80%", "12.5%", "80 %", "%")),
+        ("retention.max_age", "duration", ("90s", "5min", "1 d", "1.5h", "5m", "10", "1000ms")),
+    ):
+        for value in values:
+            command = [KVTIERD, "--check-config", "--set", f"{setting}={value}"]
+            taken = subprocess.run(command, capture_output=True).returncode == 0
+            told = f"the schema about {setting} = {value}, which the daemon takes: {taken}"
+            expect((re.search(kinds[kind]["pattern"], value) is not None) == taken, told)
+
+
 def is_refused(values: dict) -> bool:
     try:
         rendered(values)
@@ -153,6 +187,8 @@ expect(options["kv_connector"] in (module / "__init__.py").read_text(), "the con
 
 expect_valid(*sorted(DIRECTORY.glob("*.yaml")))
 
+expect_keys(json.loads((DIRECTORY / "chart/values.schema.json").read_text()))
+
 # The chart with its defaults is the manifest.
 about = yaml.safe_load((DIRECTORY / "chart/Chart.yaml").read_text())
 expect(about["version"] == about["appVersion"] == version, "the chart has another version")
@@ -221,7 +257,9 @@ chart = rendered({
     "config": {
         "cold": {"endpoint": "resp://valkey:6379", "password_file": "/run/secrets/kvtier/password"},
         "disk": {"directories": ["/mnt/a", "/mnt/b"]},
+        "pool": {"device": ["host"], "bytes": ["1GiB"]},
     },
+    "cpu": 4,
 })
 expect_accepted(chart["ConfigMap"]["data"]["kvtierd.toml"])
 pod = chart["DaemonSet"]["spec"]["template"]["spec"]
@@ -236,6 +274,10 @@ with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
 for wrong in (
     {"hosts": {"bytes": "1GiB"}},
     {"config": {"host": {"bytes": "64Gi"}}},
+    {"config": {"host": {"byts": "1GiB"}}},
+    {"config": {"hst": {"bytes": "1GiB"}}},
+    {"config": {"retention": {"max_age": "5m"}}},
+    {"tenants": [{"name": "a", "uid": [0]}]},
     {"config": {"server": {"socket": "/elsewhere"}}},
     {"config": {"drain": {"deadline": "5min"}}},
     {"memory": "68GiB"},
