@@ -147,7 +147,7 @@ KVT_API void kvt_connect_options_init(kvt_connect_options* options) {
 // error, so that callers may pass it to kvt_disconnect.
 KVT_API kvt_status kvt_connect(const char* socket_path, const kvt_connect_options* options,
                                kvt_connection** connection) {
-  return GuardOn(socket_path, "socket_path", [&]() -> Status {
+  return GuardOn(socket_path, "socket_path (\"\": $KVTIER_SOCKET or default)", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
     *connection = nullptr;
     KVT_ASSIGN_OR_RETURN(ConnectionOptions checked, ToOptions(options));

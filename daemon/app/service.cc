@@ -182,7 +182,12 @@ void Service::Reload(const Result<Config>& wanted) {
   if (stopping_) return;
   const Status taken = wanted ? daemon_.Reload(*wanted) : tl::unexpected(wanted.error());
   if (!taken) {
-    log_.Error("config.rejected", "{}; nothing was changed", taken.error().context);
+    // A mistake a line, of which the log would make one without a mark between them.
+    std::string mistakes = taken.error().context;
+    for (size_t end = 0; (end = mistakes.find('\n', end)) != std::string::npos;) {
+      mistakes.replace(end, 1, "; ");
+    }
+    log_.Error("config.rejected", "{}; nothing was changed", mistakes);
   }
   manager_.Ready(StatusLine());
 }

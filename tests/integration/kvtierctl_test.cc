@@ -335,7 +335,9 @@ TEST_F(KvtierctlTest, ErrorsOfUseNameTheProgram) {
 TEST_F(KvtierctlTest, SilentDaemonIsATimeout) {
   StartDaemon();
   ASSERT_EQ(::kill(daemon().pid(), SIGSTOP), 0);
-  EXPECT_EQ(Ctl({"--timeout", "1", "status"}).exit_code, 6);
+  const ProgramResult silent = Ctl({"--timeout", "1", "status"});
+  EXPECT_EQ(silent.exit_code, 6);
+  EXPECT_NE(silent.errors.find("--timeout SECONDS"), std::string::npos) << silent.errors;
   ASSERT_EQ(::kill(daemon().pid(), SIGCONT), 0);
   EXPECT_EQ(Ctl({"status"}).exit_code, 0);
 }

@@ -25,13 +25,15 @@ struct Remedy {
   std::string_view reason;
   std::string_view text;
 };
-constexpr std::array<Remedy, 3> kRemedies = {{
+constexpr std::array<Remedy, 4> kRemedies = {{
     {"no_daemon",
      "is kvtierd running? As a service: systemctl status kvtierd; for yourself: kvtierd --dev. "
      "--socket PATH or $KVTIER_SOCKET names another socket"},
     {"hello_expected",
      "this is the socket for clients; --admin-socket PATH names the other one, which is admin.sock "
      "beside it unless server.admin_socket says otherwise"},
+    {"request_timeout",
+     "it is stopped, hangs or has much to do: see its log; --timeout SECONDS waits longer"},
     {"socket_permission", "administration is for root and the daemon's own user: use sudo"},
 }};
 

@@ -92,7 +92,7 @@ void Stop(bool release, bool named, CommandContext* context) {
     return context->Print(boost::json::serialize(boost::json::object{
         {"schema", "kvtier.stop/1"}, {"stopped", stopped}, {"released", released}}));
   }
-  if (!stopped) return context->Print("no daemon ran; the memory that it had left was given back");
+  if (!stopped) return context->Print("no daemon ran; nothing stays in memory");
   context->Print(release ? "stopped; nothing stays in memory" : "stopped");
 }
 

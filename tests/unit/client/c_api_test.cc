@@ -21,7 +21,7 @@ TEST(CApi, NullAndUnsizedArgumentsArePreciseErrors) {
   kvt_connection* connection = nullptr;
   EXPECT_EQ(kvt_connect(nullptr, nullptr, &connection), KVT_INVALID_ARGUMENT);
   EXPECT_STREQ(kvt_last_error()->reason, "null_argument");
-  EXPECT_STREQ(kvt_last_error()->context, "socket_path");
+  EXPECT_THAT(kvt_last_error()->context, HasSubstr("socket_path (\"\": $KVTIER_SOCKET"));
   kvt_connect_options options{};
   EXPECT_EQ(kvt_connect("/nonexistent", &options, &connection), KVT_INVALID_ARGUMENT);
   EXPECT_STREQ(kvt_last_error()->reason, "bad_struct_size");

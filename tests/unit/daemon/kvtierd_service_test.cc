@@ -96,14 +96,15 @@ TEST_F(KvtierdService, ReloadTakesWhatItCanAndNamesWhatItCannot) {
       << log;
 }
 
-TEST_F(KvtierdService, ReloadOfAFileWithAMistakeChangesNothing) {
+TEST_F(KvtierdService, ReloadOfAFileWithMistakesTellsThemAndChangesNothing) {
   WriteConfig("");
   Kvtierd kvtierd(Arguments());
   ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
-  WriteConfig("[retention]\nextended_ttl = \"7d\"\nmemory_ttl = 3\n");
+  WriteConfig("[retention]\nextended_ttl = \"7d\"\nmemory_ttl = 3\nmax_age = 4\n");
   kvtierd.Signal(SIGHUP);
   EXPECT_TRUE(kvtierd.ReadUntil("config.rejected: " + ConfigPath() + ":3:14: "))
       << kvtierd.output();
+  EXPECT_TRUE(kvtierd.ReadUntil("; " + ConfigPath() + ":4:11: ")) << kvtierd.output();
   EXPECT_TRUE(kvtierd.ReadUntil("; nothing was changed"));
   EXPECT_NE(systemd_.ReceiveUntil("READY=1"), "");
   WriteConfig("");
