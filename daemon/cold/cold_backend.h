@@ -20,7 +20,7 @@ enum kvt_cold_status {
   KVT_COLD_ABSENT = 1,      /* no such object */
   KVT_COLD_UNAVAILABLE = 2, /* no connection, or no answer in time */
   KVT_COLD_REFUSED = 3,     /* the store answered with an error */
-  KVT_COLD_BUSY = 4         /* too much is under way already */
+  KVT_COLD_BUSY = 4         /* too much is under way; of a deletion: a put may yet be stored */
 };
 
 /* Strings end with 0; none is null. Copied by `open`. */

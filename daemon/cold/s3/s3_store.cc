@@ -32,6 +32,9 @@ bool IsNextPart(const S3List& list, const std::string& prefix, const std::string
   return !list.has_more || (!list.names.empty() && list.names.back() > after);
 }
 
+// The store itself is well.
+S3Outcome MayCome() { return {.status = KVT_COLD_BUSY, .text = std::string(UnsurePuts::kWhy)}; }
+
 }  // namespace
 
 S3Question::S3Question(size_t count, bool each)
@@ -149,12 +152,18 @@ void S3Store::Put(uint64_t number, const std::string& name, const void* data, si
   S3Call call = CallFor(S3Verb::kPut, name, In(timeout_ms));
   call.payload = {static_cast<const std::byte*>(data), bytes};
   call.if_absent = !replaces;
-  call.ended = TellerOf(number);
+  call.ended = [this, name, tell = TellerOf(number)](S3Outcome outcome) {
+    if (outcome.may_come) unsure_.Add(name);
+    tell(std::move(outcome));
+  };
   writes_.Add(std::move(call));
 }
 
 void S3Store::Remove(uint64_t number, const std::vector<std::string>& names, int64_t timeout_ms) {
-  RemoveAll(names, timeout_ms, TellerOf(number));
+  RemoveAll(names, timeout_ms, [this, names, tell = TellerOf(number)](S3Outcome removed) {
+    const auto may_come = [this](const std::string& name) { return unsure_.MayCome(name); };
+    tell(std::ranges::any_of(names, may_come) ? MayCome() : std::move(removed));
+  });
 }
 
 void S3Store::RemoveAll(const std::vector<std::string>& names, int64_t timeout_ms,
@@ -185,8 +194,8 @@ void S3Store::RemoveAll(const std::vector<std::string>& names, int64_t timeout_m
 }
 
 // The list is asked for when all writes have ended that were sent before, so that none puts back
-// what an erasure removes. It goes on behind the last one's names, so that there is an end while
-// other hosts write.
+// what an erasure removes; a first list beside one that may come says nothing of the end. It goes
+// on behind the last one's names, so that there is an end while other hosts write.
 void S3Store::RemoveSome(uint64_t number, std::string prefix, uint64_t cursor, int64_t timeout_ms) {
   std::string after = places_.Find(cursor);
   S3Call call = CallFor(S3Verb::kGet, "", In(timeout_ms));
@@ -202,8 +211,10 @@ void S3Store::RemoveSome(uint64_t number, std::string prefix, uint64_t cursor, i
       return tell({.status = KVT_COLD_REFUSED, .text = "the server's list is not to be read"});
     }
     std::string last = list->has_more ? list->names.back() : std::string();
-    RemoveAll(list->names, timeout_ms, [this, last = std::move(last), tell](S3Outcome removed) {
+    const bool is_early = after.empty() && unsure_.MayCome(prefix);
+    RemoveAll(list->names, timeout_ms, [=, this, last = std::move(last)](S3Outcome removed) {
       if (removed.status != KVT_COLD_OK) return tell(std::move(removed));
+      if (is_early) return tell(MayCome());
       const uint64_t next = last.empty() ? 0 : places_.Add(last);
       removed.text.resize(sizeof(next));
       std::memcpy(removed.text.data(), &next, sizeof(next));

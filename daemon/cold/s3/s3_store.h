@@ -18,6 +18,7 @@
 #include "daemon/cold/s3/s3_answer.h"
 #include "daemon/cold/s3/s3_credentials.h"
 #include "daemon/cold/s3/s3_lane.h"
+#include "daemon/cold/unsure_puts.h"
 #include "daemon/config/s3_endpoint.h"
 
 namespace kvtier {
@@ -107,6 +108,7 @@ class S3Store {
   const kvt_cold_done done_;
   void* const context_;
   S3Places places_;
+  UnsurePuts unsure_;
   S3Lane questions_;
   S3Lane reads_;
   S3Lane writes_;

@@ -153,10 +153,12 @@ std::string S3Transfer::HeaderOf(const char* name) const {
 
 S3Verdict S3Transfer::End(int code) {
   const bool is_question = call_.verb == S3Verb::kHead;
+  const bool was_sent = call_.verb == S3Verb::kPut && sent_ == call_.payload.size();
   if (is_too_long_) return {.outcome = {.text = {}, .bytes = reply_.bytes}};
   if (code != CURLE_OK) {
     return {.outcome = {.status = KVT_COLD_UNAVAILABLE,
-                        .text = ::curl_easy_strerror(static_cast<CURLcode>(code))}};
+                        .text = ::curl_easy_strerror(static_cast<CURLcode>(code)),
+                        .may_come = was_sent}};
   }
   long status = 0;
   ::curl_easy_getinfo(handle_, CURLINFO_RESPONSE_CODE, &status);
@@ -170,7 +172,9 @@ S3Verdict S3Transfer::End(int code) {
   reply_.to_if_absent = call_.if_absent;
   // The one byte that was asked for to learn a reason is not data.
   if (is_question && status / 100 == 2) reply_.body.clear();
-  return JudgeS3Reply(reply_, is_question, std::time(nullptr));
+  S3Verdict verdict = JudgeS3Reply(reply_, is_question, std::time(nullptr));
+  verdict.outcome.may_come = was_sent && status / 100 == 5 && verdict.next == S3Next::kEnd;
+  return verdict;
 }
 
 }  // namespace kvtier

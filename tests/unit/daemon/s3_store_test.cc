@@ -535,6 +535,22 @@ TEST_F(S3StoreTest, AnErasureWaitsForWritesThatWereSentBefore) {
   EXPECT_EQ(server_.Names(), std::vector<std::string>{"kvtier/1/b/m/1"});
 }
 
+// The server has all of its bytes, and stores them when it likes.
+TEST_F(S3StoreTest, AnErasureOrDeletionDoesNotEndWellWhileAPutThatWasGivenUpMayCome) {
+  std::promise<void> over;
+  server_.Play([late = over.get_future().share()](
+                   const S3ServerRequest& request) -> std::optional<S3ServerReply> {
+    if (request.method == "PUT") late.wait();
+    return std::nullopt;
+  });
+  EXPECT_EQ(Put(kName, "x", kShortMs).get().status, KVT_COLD_UNAVAILABLE);
+  EXPECT_EQ(RemoveSome("kvtier/1/alice%2F~x/").get().status, KVT_COLD_BUSY);
+  EXPECT_EQ(Remove({"another", kName}).get().status, KVT_COLD_BUSY);
+  EXPECT_EQ(RemoveSome("kvtier/1/alice/").get().status, KVT_COLD_OK) << "another tenant";
+  EXPECT_EQ(Remove({"another"}).get().status, KVT_COLD_OK);
+  over.set_value();
+}
+
 TEST(S3Endpoint, SaysWhereABucketIs) {
   const auto aws = S3Endpoint::Parse("blocks?region=eu-west-1");
   ASSERT_TRUE(aws);
