@@ -4,11 +4,14 @@
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <functional>
@@ -55,6 +58,8 @@ class RespServer {
   RespServer& operator=(const RespServer&) = delete;
 
   [[nodiscard]] int port() const { return port_; }
+  // Sends answers byte by byte, each so long after the last.
+  void Drip(std::chrono::milliseconds pace) { pace_ = pace; }
 
  private:
   void Listen(const void* address, socklen_t bytes) {
@@ -83,9 +88,13 @@ class RespServer {
   static ssize_t Read(int client, std::array<char, 65536>* part) {
     return ::recv(client, part->data(), part->size(), 0);
   }
-  static bool Write(int client, std::string_view text) {
+  [[nodiscard]] bool Write(int client, std::string_view text) const {
     while (!text.empty()) {
-      const ssize_t sent = ::send(client, text.data(), text.size(), MSG_NOSIGNAL);
+      const std::chrono::milliseconds pace = pace_;
+      const size_t bytes = pace.count() == 0 ? text.size() : 1;
+      pollfd ended{.fd = client, .events = POLLRDHUP, .revents = 0};
+      (void)::poll(&ended, 1, static_cast<int>(pace.count()));
+      const ssize_t sent = ::send(client, text.data(), bytes, MSG_NOSIGNAL);
       if (sent <= 0) return false;
       text.remove_prefix(static_cast<size_t>(sent));
     }
@@ -95,6 +104,7 @@ class RespServer {
   const Answer answer_;
   const int listener_;
   int port_ = 0;
+  std::atomic<std::chrono::milliseconds> pace_ = std::chrono::milliseconds(0);
   std::mutex mutex_;  // held while the test answers
   std::vector<std::thread> clients_;
   std::thread thread_;

@@ -21,6 +21,8 @@ namespace {
 
 constexpr timeval kPatience = {.tv_sec = 1, .tv_usec = 0};
 constexpr std::chrono::seconds kNamePatience{1};
+// A peer that sends or takes a byte now and then would else hold up all calls behind one.
+constexpr std::chrono::seconds kPatienceWithProgress{1};
 constexpr std::string_view kClosing = "the store is being closed";
 
 // One call of the system reads as much, beside a text.
@@ -155,7 +157,8 @@ bool RespConnection::Authenticate() {
   command.emplace_back(endpoint_.password);
   Append(command);
   RespReply reply;
-  if (!Flush() || !Receive({}, &reply)) return false;
+  const Time now = std::chrono::steady_clock::now();
+  if (!Flush(now) || !Receive({}, now, &reply)) return false;
   return reply.kind == RespReply::Kind::kText || Fail("AUTH was refused: " + reply.error);
 }
 
@@ -171,24 +174,28 @@ void RespConnection::Append(const RespCommand& command) {
                                lengths.data());
 }
 
-bool RespConnection::Flush() {
+bool RespConnection::Flush(Time deadline) {
   int all_written = 0;
   while (all_written == 0) {
+    if (std::chrono::steady_clock::now() > deadline + kPatienceWithProgress) {
+      return Fail("not sent whole in time");
+    }
     if (redisBufferWrite(context_, &all_written) != REDIS_OK) return Fail(context_->errstr);
   }
   return true;
 }
 
-bool RespConnection::Send(const std::vector<RespCommand>& commands) {
+bool RespConnection::Send(const std::vector<RespCommand>& commands, Time deadline) {
   if (Interrupted()) return Fail(kClosing);
   if (context_ == nullptr && !Connect()) return false;
   for (const RespCommand& command : commands) Append(command);
-  return Flush();
+  return Flush(std::max(deadline, std::chrono::steady_clock::now()));
 }
 
 // A text goes from the socket to where it is wanted; all else is short, and left to hiredis.
-bool RespConnection::Receive(std::span<std::byte> into, RespReply* received) {
+bool RespConnection::Receive(std::span<std::byte> into, Time deadline, RespReply* received) {
   if (context_ == nullptr) return Fail("nothing was sent");
+  end_ = deadline + kPatienceWithProgress;
   redisReader* const reader = context_->reader;
   if (!into.empty() && reader->pos == reader->len) {
     if (!AwaitBytes()) return false;
@@ -213,6 +220,7 @@ bool RespConnection::Read(std::span<std::byte> first, size_t* received) {
   message.msg_iov = parts;
   message.msg_iovlen = 2;
   ssize_t count = -1;
+  if (std::chrono::steady_clock::now() > end_) return Fail("no whole answer in time");
   do {
     count = ::recvmsg(context_->fd, &message, 0);
   } while (count < 0 && errno == EINTR);

@@ -3,6 +3,7 @@
 // Sending goes on while answers are outstanding.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -37,6 +38,8 @@ struct RespReply {
 // come; Drop, and the next Send connects again.
 class RespConnection {
  public:
+  using Time = std::chrono::steady_clock::time_point;
+
   RespConnection(RespEndpoint endpoint, HostAddresses::Resolve resolve)
       : endpoint_(std::move(endpoint)), addresses_(endpoint_.host, std::move(resolve)) {}
   ~RespConnection() { Drop(); }
@@ -44,11 +47,12 @@ class RespConnection {
   RespConnection& operator=(const RespConnection&) = delete;
 
   // Sends all commands, having connected if need be. Waits for a second at most without progress:
-  // for a name server, for each of the host's addresses, and for the server.
-  [[nodiscard]] bool Send(const std::vector<RespCommand>& commands);
+  // for a name server, for each of the host's addresses, and for the server; with progress until a
+  // second after `deadline`, or after it has connected if that is later.
+  [[nodiscard]] bool Send(const std::vector<RespCommand>& commands, Time deadline);
   // The reply to the first command that has had none, in `received`. If it is a text, its beginning
-  // is copied to `into`. Waits like Send.
-  [[nodiscard]] bool Receive(std::span<std::byte> into, RespReply* received);
+  // is copied to `into`. Waits like Send, until a second after `deadline`.
+  [[nodiscard]] bool Receive(std::span<std::byte> into, Time deadline, RespReply* received);
   // Why the last call that failed did so, as a line of the log that is not empty.
   [[nodiscard]] const std::string& failure() const { return failure_; }
   void Drop();
@@ -71,7 +75,7 @@ class RespConnection {
   [[nodiscard]] redisContext* Checked(redisContext* context);
   [[nodiscard]] bool Authenticate();
   void Append(const RespCommand& command);
-  [[nodiscard]] bool Flush();
+  [[nodiscard]] bool Flush(Time deadline);
   // Receives into `first`, and what goes beyond it into the chunk; `received` bytes went to
   // `first`. REQUIRES: the chunk has been used up.
   [[nodiscard]] bool Read(std::span<std::byte> first, size_t* received);
@@ -90,6 +94,7 @@ class RespConnection {
   std::vector<char> chunk_;
   size_t chunk_begin_ = 0, chunk_end_ = 0;
   Incoming incoming_;
+  Time end_;  // of the patience with the answer
   std::string failure_;
   std::mutex mutex_;  // guards what follows against Interrupt
   redisContext* context_ = nullptr;

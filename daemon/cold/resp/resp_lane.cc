@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/cold/resp/resp_lane.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/posix.h"
@@ -59,10 +60,14 @@ std::vector<RespCall> RespLane::Take() {
   std::unique_lock lock(mutex_);
   if (sent_.empty()) wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
   std::vector<RespCall> calls;
-  size_t bytes = sent_bytes_;
-  while (!waiting_.empty() && sent_.size() + calls.size() < kMostCalls &&
-         bytes < kMostPayloadBytes) {
-    bytes += waiting_.front().payload.size();
+  size_t room = kMostCalls - sent_.size(), bytes = sent_bytes_;
+  const auto now = std::chrono::steady_clock::now();
+  while (!waiting_.empty()) {
+    // Late ones take no room: they are not sent.
+    const bool is_late = waiting_.front().deadline <= now;
+    if (!is_late && (room == 0 || bytes >= kMostPayloadBytes)) break;
+    room -= is_late ? 0 : 1;
+    bytes += is_late ? 0 : waiting_.front().payload.size();
     calls.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
@@ -96,13 +101,16 @@ void RespLane::Send(std::vector<RespCall> calls) {
     sent_.push_back({.call = std::move(call)});
     AddCommands(sent_.back().call, &commands);
   }
-  if (!commands.empty() && !connection_.Send(commands)) FailSent();
+  if (!commands.empty() && !connection_.Send(commands, sent_.front().call.deadline)) FailSent();
 }
 
 void RespLane::ReceiveOne() {
   Sent& sent = sent_.front();
   RespReply reply;
-  if (!connection_.Receive(sent.call.into, &reply)) return FailSent();
+  // It may have become late behind others.
+  const auto now = std::chrono::steady_clock::now();
+  if (sent.answered == 0) sent.call.deadline = std::max(sent.call.deadline, now);
+  if (!connection_.Receive(sent.call.into, sent.call.deadline, &reply)) return FailSent();
   sent.call.answered(sent.answered, reply);
   if (++sent.answered < sent.call.lengths.size()) return;
   const RespCall call = std::move(sent.call);

@@ -39,7 +39,8 @@ class RespLaneTest : public testing::Test {
     server_.reset();
   }
   // So many commands of one call; what its reply says is copied to `into`.
-  std::future<Ended> Ask(size_t commands, std::span<std::byte> into = {}) {
+  std::future<Ended> Ask(size_t commands, std::span<std::byte> into = {},
+                         std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
     const auto promise = std::make_shared<std::promise<Ended>>();
     const auto ended = std::make_shared<Ended>();
     RespCall call;
@@ -48,7 +49,7 @@ class RespLaneTest : public testing::Test {
       call.lengths.push_back(1);
     }
     call.into = into;
-    call.deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    call.deadline = std::chrono::steady_clock::now() + timeout;
     call.answered = [ended](size_t position, const RespReply& reply) {
       EXPECT_EQ(position, ended->replies.size());
       ended->replies.push_back(reply);
@@ -178,6 +179,33 @@ TEST_F(RespLaneTest, CallsAfterOneWhoseConnectionBrokeAreServedByANewOne) {
   });
   EXPECT_FALSE(Ask(1).get().complete);
   EXPECT_TRUE(Ask(1).get().complete);
+}
+
+TEST_F(RespLaneTest, CallsBehindAnAnswerThatDripsBeyondItsTimeAreServedByANewConnection) {
+  bool dripped = false;
+  Start([&dripped](std::string_view) {
+    return std::exchange(dripped, true) ? std::string(":1\r\n") : Text(600);
+  });
+  server_->Drip(std::chrono::milliseconds(100));
+  std::vector<std::byte> into(601);
+  std::future<Ended> late = Ask(1, into, std::chrono::milliseconds(500));
+  EXPECT_EQ(late.get().failure, "no whole answer in time");
+  EXPECT_TRUE(Ask(1).get().complete);
+}
+
+// As many are under way as may be, so that the others have to wait.
+TEST_F(RespLaneTest, CallsThatWaitBehindSlowAnswersEndWhenTheyAreLate) {
+  Start([](std::string_view received) {
+    std::string text;
+    for (const char c : received) text += c == '*' ? ":1\r\n" : "";
+    return text;
+  });
+  server_->Drip(std::chrono::milliseconds(50));
+  std::vector<std::future<Ended>> slow, late;
+  for (int i = 0; i < 64; ++i) slow.push_back(Ask(1));
+  for (int i = 0; i < 64; ++i) late.push_back(Ask(1, {}, std::chrono::milliseconds(1)));
+  EXPECT_EQ(late.back().get().failure, "not sent in time");
+  EXPECT_EQ(slow[5].wait_for(std::chrono::seconds(0)), std::future_status::timeout);
 }
 
 TEST_F(RespLaneTest, NothingThatIsNoReplyIsBelieved) {
