@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library for servers that speak RESP. Questions, reads and writes have a connection each, so
 // that a short answer does not stand behind a long one.
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -14,12 +16,15 @@
 #include "daemon/cold/cold_backend.h"
 #include "daemon/cold/resp/resp_connection.h"
 #include "daemon/cold/resp/resp_lane.h"
+#include "daemon/cold/unsure_puts.h"
 
 namespace kvtier {
 namespace {
 
 // Names that the server looks at for one answer; few of them may be the tenant's.
 constexpr const char* kListedAtOnce = "512";
+// Parts of a list; one of more, which is of five hundred million names, has no end.
+constexpr uint64_t kMostLists = uint64_t{1} << 20;
 
 // How a call ends; its lane's thread alone touches it.
 struct Outcome {
@@ -31,10 +36,13 @@ struct Outcome {
   // Returns whether the reply is of that kind. Else the call has failed: the first reason counts.
   bool Expect(RespReply::Kind kind, const RespReply& reply, int failed = KVT_COLD_REFUSED) {
     if (reply.kind == kind) return true;
-    if (status != KVT_COLD_OK) return false;
-    status = failed;
-    why = reply.error.empty() ? "the server's answer is of another kind" : reply.error;
+    Fail(failed, reply.error.empty() ? "the server's answer is of another kind" : reply.error);
     return false;
+  }
+  void Fail(int failed, std::string_view reason) {
+    if (status != KVT_COLD_OK) return;
+    status = failed;
+    why = reason;
   }
 };
 
@@ -90,6 +98,7 @@ class RespStore {
     call.answered = [outcome](size_t, const RespReply& reply) {
       outcome->Expect(RespReply::Kind::kText, reply);
     };
+    call.left_unsure = [this, name] { unsure_.Add(name); };
     writes_.Add(std::move(call));
   }
 
@@ -100,28 +109,33 @@ class RespStore {
     call.answered = [outcome](size_t, const RespReply& reply) {
       outcome->Expect(RespReply::Kind::kInteger, reply);
     };
+    call.ended = [this, names, outcome, end = std::move(call.ended)](const std::string& failure) {
+      for (const std::string& name : names) FailIfMayCome(name, outcome.get());
+      end(failure);
+    };
     writes_.Add(std::move(call));
   }
 
-  // Two calls: the names that the server lists next, and their deletion.
+  // Two calls: the names that the server lists next, and their deletion. A first list beside a put
+  // that may come says nothing of the end.
   void RemoveSome(uint64_t number, const std::string& prefix, uint64_t cursor, int64_t timeout_ms) {
     const auto outcome = std::make_shared<Outcome>();
     const auto names = std::make_shared<std::vector<std::string>>();
+    lists_ = cursor == 0 ? 0 : lists_ + 1;
     RespCall call = Begin(number, timeout_ms, outcome);
     AddCommand(&call,
                {"SCAN", std::to_string(cursor), "MATCH", prefix + '*', "COUNT", kListedAtOnce});
-    call.answered = [outcome, names](size_t, const RespReply& reply) {
+    call.answered = [outcome, names, prefix, cursor, is_endless = lists_ > kMostLists](
+                        size_t, const RespReply& reply) {
       if (!outcome->Expect(RespReply::Kind::kList, reply)) return;
-      if (!SetCursor(reply.texts, outcome.get())) {
-        outcome->status = KVT_COLD_REFUSED;
-        outcome->why = "the server's list has no cursor";
-        return;
+      if (is_endless || !IsNextPart(reply.texts, prefix, cursor, outcome.get())) {
+        return outcome->Fail(KVT_COLD_REFUSED, "the server's list is not to be read");
       }
       names->assign(reply.texts.begin() + 1, reply.texts.end());
     };
-    call.ended = [this, number, timeout_ms, outcome, names,
-                  end = std::move(call.ended)](const std::string& failure) {
+    call.ended = [=, this, end = std::move(call.ended)](const std::string& failure) {
       if (!failure.empty() || outcome->status != KVT_COLD_OK) return end(failure);
+      if (cursor == 0) FailIfMayCome(prefix, outcome.get());
       RespCall removal = Begin(number, timeout_ms, outcome);
       for (const std::string& name : *names) AddCommand(&removal, {"UNLINK", name});
       removal.answered = [outcome](size_t, const RespReply& reply) {
@@ -136,15 +150,23 @@ class RespStore {
   void Send() {}
 
  private:
-  // Makes the first text, a number, the call's data.
-  [[nodiscard]] static bool SetCursor(const std::vector<std::string>& texts, Outcome* outcome) {
+  // Makes the first text, a number, the call's data. Nothing is deleted by the word of a server
+  // that lists other names than was asked for, and none is asked for ever.
+  [[nodiscard]] static bool IsNextPart(const std::vector<std::string>& texts,
+                                       const std::string& prefix, uint64_t asked,
+                                       Outcome* outcome) {
     if (texts.empty()) return false;
     const std::string& text = texts.front();
     uint64_t cursor = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), cursor);
     if (error != std::errc() || end != text.data() + text.size()) return false;
     outcome->data.assign(reinterpret_cast<const char*>(&cursor), sizeof(cursor));
-    return true;
+    return (cursor == 0 || cursor != asked) &&
+           std::all_of(texts.begin() + 1, texts.end(),
+                       [&](const std::string& name) { return name.starts_with(prefix); });
+  }
+  void FailIfMayCome(const std::string& prefix, Outcome* outcome) const {
+    if (unsure_.MayCome(prefix)) outcome->Fail(KVT_COLD_BUSY, UnsurePuts::kWhy);
   }
   static void AddCommand(RespCall* call, std::vector<std::string> words) {
     call->lengths.push_back(words.size());
@@ -166,6 +188,8 @@ class RespStore {
 
   const kvt_cold_done done_;
   void* const context_;
+  UnsurePuts unsure_;
+  uint64_t lists_ = 0;  // that the erasure under way has asked for
   RespLane questions_;
   RespLane reads_;
   RespLane writes_;

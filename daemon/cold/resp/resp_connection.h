@@ -55,6 +55,8 @@ class RespConnection {
   [[nodiscard]] bool Receive(std::span<std::byte> into, Time deadline, RespReply* received);
   // Why the last call that failed did so, as a line of the log that is not empty.
   [[nodiscard]] const std::string& failure() const { return failure_; }
+  // Commands of a call that failed may have reached the server.
+  [[nodiscard]] bool connected() const { return context_ != nullptr; }
   void Drop();
   // Has a call that is under way fail soon, and every later one. From any thread.
   void Interrupt();

@@ -120,9 +120,13 @@ void RespLane::ReceiveOne() {
 }
 
 void RespLane::FailSent() {
+  const bool may_do_it = connection_.connected();
   connection_.Drop();
   sent_bytes_ = 0;
-  for (const Sent& sent : std::exchange(sent_, {})) sent.call.ended(connection_.failure());
+  for (const Sent& sent : std::exchange(sent_, {})) {
+    if (may_do_it && sent.call.left_unsure) sent.call.left_unsure();
+    sent.call.ended(connection_.failure());
+  }
 }
 
 }  // namespace kvtier

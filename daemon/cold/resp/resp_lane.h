@@ -28,6 +28,8 @@ struct RespCall {
   std::chrono::steady_clock::time_point deadline;
   // Each reply of the call's commands, by the command's position.
   std::function<void(size_t, const RespReply&)> answered;
+  // Called before `ended` if the server may execute the commands later; may be empty.
+  std::function<void()> left_unsure;
   // Called once, with the reason if not all replies came, and else with nothing.
   std::function<void(const std::string& failure)> ended;
 };

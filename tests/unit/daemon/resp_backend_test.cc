@@ -63,10 +63,15 @@ class RespBackendTest : public testing::Test {
   Told Remove() {
     return Call([this](uint64_t call) { backend_.remove(store_, call, &kName, 1, kTimeoutMs); });
   }
-  Told RemoveSome() {
-    return Call(
-        [this](uint64_t call) { backend_.remove_some(store_, call, kName, 0, kTimeoutMs); });
+  Told RemoveSome(uint64_t cursor = 0) {
+    return Call([this, cursor](uint64_t call) {
+      backend_.remove_some(store_, call, kName, cursor, kTimeoutMs);
+    });
   }
+
+  TestDirectory directory_;
+  const std::string path_ = directory_.path().string() + "/server";
+  std::unique_ptr<RespServer> server_;
 
  private:
   template <typename Begin>
@@ -90,14 +95,11 @@ class RespBackendTest : public testing::Test {
     test->ends_.at(call).set_value(std::move(told));
   }
 
-  TestDirectory directory_;
-  const std::string path_ = directory_.path().string() + "/server";
   const kvt_cold_backend& backend_ = *kvt_cold_backend_table(KVT_COLD_ABI);
   std::mutex mutex_;
   std::map<uint64_t, std::promise<Told>> ends_;
   uint64_t last_ = 0;
   std::string into_ = std::string(11, '\0');
-  std::unique_ptr<RespServer> server_;
   void* store_ = nullptr;
 };
 
@@ -155,6 +157,41 @@ TEST_F(RespBackendTest, AServerThatIsNotThereIsToldAsSuch) {
 TEST_F(RespBackendTest, AConnectionThatEndsIsToldAsSuch) {
   Start([](std::string_view) { return std::string(); });
   EXPECT_THAT(Exists().text, HasSubstr("has ended the connection"));
+}
+
+// A server that knows no MATCH, or a proxy.
+TEST_F(RespBackendTest, AListOfOthersObjectsGetsNoneDeleted) {
+  std::string heard;
+  Start([&heard](std::string_view received) {
+    heard += received;
+    return "*2\r\n$1\r\n0\r\n*2\r\n$15\r\nkvtier/1/a/m/11\r\n$14\r\nkvtier/1/b/m/1\r\n";
+  });
+  const Told told = RemoveSome();
+  EXPECT_EQ(told.status, KVT_COLD_REFUSED);
+  EXPECT_THAT(told.text, HasSubstr("list is not to be read"));
+  EXPECT_THAT(heard, testing::Not(HasSubstr("UNLINK")));
+}
+
+TEST_F(RespBackendTest, AListThatComesNoFurtherFailsAnErasure) {
+  Start(Always("*2\r\n$1\r\n7\r\n*0\r\n"));
+  EXPECT_EQ(RemoveSome().status, KVT_COLD_OK);
+  EXPECT_EQ(RemoveSome(7).status, KVT_COLD_REFUSED);
+}
+
+// The server may have got its bytes, and look at them when it likes.
+TEST_F(RespBackendTest, AnErasureDoesNotEndWellWhileAPutThatWasGivenUpMayCome) {
+  Start([](std::string_view received) {
+    return received.find("SCAN") == received.npos ? "" : "*2\r\n$1\r\n0\r\n*0\r\n";
+  });
+  ASSERT_EQ(Put().status, KVT_COLD_UNAVAILABLE);
+  EXPECT_EQ(RemoveSome().status, KVT_COLD_BUSY);
+}
+
+TEST_F(RespBackendTest, AnErasureDoesNotWaitForAPutThatNoServerHas) {
+  Open();
+  ASSERT_EQ(Put().status, KVT_COLD_UNAVAILABLE);
+  server_ = std::make_unique<RespServer>(path_, Always("*2\r\n$1\r\n0\r\n*0\r\n"));
+  EXPECT_EQ(RemoveSome().status, KVT_COLD_OK);
 }
 
 }  // namespace
