@@ -15,8 +15,8 @@ namespace {
 // ring, which all peers share.
 constexpr size_t kOutboxBytes = 256 << 10;
 constexpr size_t kReceiveBytes = 4096;
-// Batches and steps of a snapshot in one event: less than a millisecond together.
-constexpr int kStepsPerEvent = 8;
+// A batch, or a step of a snapshot: as many as fit in a turn take less than a millisecond together.
+constexpr uint32_t kStepPrice = kTurnPrice / 8;
 constexpr size_t kMaxTopics = 64;
 constexpr size_t kMaxRequests = 16;
 // A PING's context, which its PONG carries back (rfc.zeromq.org/spec/37).
@@ -84,7 +84,8 @@ EventPeer::EventPeer(const Environment& environment, EventPeerRole role, UniqueF
       role_(role),
       socket_(std::move(socket)),
       ended_(std::move(ended)),
-      later_(environment.loop),
+      turn_(environment.turns, environment.owner,
+            [this](uint32_t quantum) { return TakeTurn(quantum); }),
       watch_(environment.loop, socket_.get()) {
   AppendZmtpGreeting(&out_);
   AppendZmtpReady(role == EventPeerRole::kSubscriber ? "PUB" : "ROUTER", &out_);
@@ -97,7 +98,6 @@ void EventPeer::Start() {
 
 void EventPeer::End() {
   if (std::exchange(over_, true)) return;
-  later_.Cancel();
   ended_();
 }
 
@@ -119,6 +119,8 @@ void EventPeer::Receive() {
       ++environment_.counters->refused;
       return End();
     }
+    // Bytes that are left wait for the socket, which then reads on.
+    Flush();
     Pump();
   }
   WaitForMore();
@@ -223,9 +225,9 @@ void EventPeer::Append(std::string_view topic, uint64_t sequence, std::string_vi
   AppendZmtpPart(payload, false, &out_);
 }
 
-bool EventPeer::Fill() {
-  for (int step = 0; feed_; ++step) {
-    if (step == kStepsPerEvent || unsent() >= kOutboxBytes) return true;
+bool EventPeer::Fill(uint32_t most, uint32_t* steps) {
+  for (; feed_; ++*steps) {
+    if (*steps == most || unsent() >= kOutboxBytes) return true;
     const std::optional<PublishedBatch> batch = feed_->Next();
     if (!batch && role_ == EventPeerRole::kSubscriber) return false;
     if (!batch) {
@@ -239,14 +241,16 @@ bool EventPeer::Fill() {
   return false;
 }
 
-void EventPeer::Pump() {
-  if (over_) return;
+// Peers that have much to be sent, such as who asks for replays without end, hold up neither each
+// other nor clients for longer than one of them alone.
+uint32_t EventPeer::TakeTurn(uint32_t quantum) {
+  if (over_) return 0;
   BeginAwaited();
-  const bool more = Fill();
+  uint32_t steps = 0;
+  const bool more = Fill(std::max(quantum / kStepPrice, 1u), &steps);
   Flush();
-  if (more && !over_ && !watch_.waiting_writable() && !later_.running()) {
-    later_.Start(0, [this] { Pump(); });
-  }
+  if (more && !over_ && !watch_.waiting_writable()) Pump();
+  return steps * kStepPrice;
 }
 
 void EventPeer::Flush() {

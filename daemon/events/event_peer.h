@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "daemon/events/event_stream.h"
 #include "daemon/events/zmtp.h"
+#include "daemon/net/fair_turns.h"
 #include "daemon/runtime/event_loop.h"
 
 namespace kvtier {
@@ -56,10 +57,12 @@ class EventPeer {
  public:
   struct Environment {
     EventLoop* loop = nullptr;
+    FairTurns* turns = nullptr;  // that all peers take
+    std::string owner = {};      // who pays for them
     const Clock* clock = nullptr;
     EventStream* stream = nullptr;
     EventPeerCounters* counters = nullptr;
-    // Whether a subscriber may have a snapshot now; takes it into account. Asked again at each Pump
+    // Whether a subscriber may have a snapshot now; takes it into account. Asked again at each turn
     // while it may not.
     std::function<bool()> may_snapshot = {};
   };
@@ -73,8 +76,8 @@ class EventPeer {
 
   // Greets, and goes on by itself. Call once.
   void Start();
-  // There may be more to send.
-  void Pump();
+  // There may be more to send, which is done in a turn.
+  void Pump() { turn_.Ready(); }
   // Greeting and READY have come.
   [[nodiscard]] bool ready() const { return ready_; }
   [[nodiscard]] bool over() const { return over_; }
@@ -100,9 +103,11 @@ class EventPeer {
   [[nodiscard]] Status Subscribe(std::string_view topic);
   // Begins the snapshot that its subscriptions of one event have asked for, if it may have one.
   void BeginAwaited();
-  // Fills the outbox from the feed; true if there may be more when other events have had their
-  // turn.
-  [[nodiscard]] bool Fill();
+  // Returns the price.
+  [[nodiscard]] uint32_t TakeTurn(uint32_t quantum);
+  // Fills the outbox from the feed in so many steps at most, and counts them; true if there may be
+  // more.
+  [[nodiscard]] bool Fill(uint32_t most, uint32_t* steps);
   void NextRequest();
   [[nodiscard]] bool Wanted(const std::string& topic) const;
   void Append(std::string_view topic, uint64_t sequence, std::string_view payload);
@@ -124,7 +129,7 @@ class EventPeer {
   std::string out_;
   size_t sent_ = 0;  // of `out_`
   std::optional<int64_t> unread_since_ms_;
-  Timer later_;
+  FairTurns::Member turn_;
   FdWatch watch_;
 };
 

@@ -54,6 +54,7 @@ EventService::EventService(const EventsConfig& config, EventLoop* loop, const Cl
       log_(log),
       soon_(loop),
       stream_(config_, clock, std::move(name_of), [this] { WorkSoon(); }),
+      turns_(loop),
       subscribers_{.role = EventPeerRole::kSubscriber},
       replays_{.role = EventPeerRole::kReplay} {}
 
@@ -100,6 +101,8 @@ void EventService::Accept(Socket* socket, UniqueFd connection) {
   std::string owner = OwnerOf(connection.get());
   const EventPeer::Environment environment{
       .loop = loop_,
+      .turns = &turns_,
+      .owner = owner,
       .clock = &clock_,
       .stream = &stream_,
       .counters = &counters_,

@@ -20,6 +20,7 @@
 #include "daemon/events/event_report.h"
 #include "daemon/events/event_stream.h"
 #include "daemon/net/acceptor.h"
+#include "daemon/net/fair_turns.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
 
@@ -103,7 +104,7 @@ class EventService final : public EventReportSource {
   // Ends a connection so that another fits. Returns whether there was one.
   [[nodiscard]] bool MakeRoom(Socket* socket);
   void RemoveEnded();
-  // Publishes and sends what there is.
+  // Publishes, and has peers send what there is.
   void Work();
   // The same soon.
   void WorkSoon();
@@ -116,6 +117,7 @@ class EventService final : public EventReportSource {
   Timer soon_;
   EventStream stream_;
   SnapshotShares snapshots_;
+  FairTurns turns_;
   Socket subscribers_;
   Socket replays_;
   bool removing_ = false;

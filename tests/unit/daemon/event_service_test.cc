@@ -110,7 +110,7 @@ TEST_F(EventServiceTest, SendsTopicNumberAndPayload) {
   Open();
   EventClient router(service_->Report().endpoint, "SUB");
   router.Subscribe("kv@pod@");
-  WaitForSubscribers(1);
+  WaitFor([&] { return service_->Report().peers.snapshots == 1; });
   const uint64_t next = service_->Report().next_sequence;
   Put(Sequence(1, 1));
   EventClient::Message message = Next(&router);
@@ -254,6 +254,33 @@ TEST_F(EventServiceTest, EndsConnectionsWithRequestsThatAreNone) {
   }
   EXPECT_EQ(service_->Report().peers.refused, breaches.size());
   EXPECT_EQ(service_->Report().peers.replays, 0u);
+}
+
+// As if something were published after each event.
+TEST_F(EventServiceTest, ReplaysOfManyConnectionsTakeTurns) {
+  Open();
+  for (uint64_t i = 0; i < 50; ++i) {
+    Put(Sequence(i, 1));
+    service_->Tick();
+  }
+  const uint64_t batches = service_->Report().next_sequence - first_;
+  ASSERT_GE(batches, 50u);
+  std::vector<std::unique_ptr<EventClient>> askers;
+  for (size_t i = 0; i < EventService::kMaxPeers; ++i) {
+    askers.push_back(std::make_unique<EventClient>(service_->Report().replay_endpoint, "DEALER"));
+    askers.back()->Request(first_);
+  }
+  uint64_t sent = 0, most = 0;
+  loop_.RunUntil([&] {
+    service_->Tick();
+    const uint64_t before = sent;
+    for (const auto& asker : askers) {
+      while (asker->Receive()) ++sent;
+    }
+    most = std::max(most, sent - before);
+    return sent == askers.size() * (batches + 1);
+  });
+  EXPECT_LE(most, 16u);
 }
 
 class FullEventServiceTest : public EventServiceTest {
