@@ -62,12 +62,13 @@ class AttentionTest(KernelsTest):
         self.assertEqual((p.query_tokens, p.query_starts), (500, 0x7400_0000))
         self.assertEqual((p.causal, p.splits, p.output_token_stride), (1, 4, 4096))
 
-    def test_decode_shared_zeroes_its_workspace_again_when_shapes_change(self):
+    def test_decode_shared_zeroes_its_workspace_again_when_shapes_or_types_change(self):
         members = FakeTensor(2, dtype="int32")
-        for rows in (2, 2, 3):
+        fp8 = kernels.PagedKv(*pool_layer(dtype="float8_e4m3fn"))
+        for rows, cache in ((2, self.cache), (2, self.cache), (3, self.cache), (3, fp8)):
             kernels.decode_shared(
                 queries(rows),
-                self.cache,
+                cache,
                 tables(rows),
                 tables(1),
                 members,
@@ -76,6 +77,7 @@ class AttentionTest(KernelsTest):
         shapes = [call.args[3] for call in self.workspace.memory.call_args_list]
         self.assertEqual(shapes[0], shapes[1])
         self.assertNotEqual(shapes[1], shapes[2])
+        self.assertNotEqual(shapes[2], shapes[3])
         self.assertEqual(self.library.calls[0].params.prefixes.sequences, 1)
 
     def test_mla_decode_reads_one_latent_row_for_each_token(self):

@@ -70,7 +70,7 @@ KVT_KERNEL_API kvt_kernel_status kvt_decode(const kvt_decode_params* params, voi
  *            [members[p], members[p + 1]); a sequence without one gets a prefix of length 0.
  *            members[0] is 0, and members[prefixes.sequences] the number of sequences.
  *
- * A workspace that has served other counts or sizes must be zeroed again. */
+ * A workspace that has served other counts, sizes or types must be zeroed again. */
 typedef struct {
   kvt_decode_params own;
   kvt_sequences prefixes;

@@ -97,10 +97,11 @@ def decode_shared(
             own, prefixes.abi(cache.page_tokens, cache.key.device), members.data_ptr()
         )
         if len(tables) > 0:
-            shape = (len(tables), len(prefixes), own.q_heads, cache.kv_heads, cache.head_dim)
+            kv = (cache.abi.dtype, cache.kv_heads, cache.head_dim)
+            counts = (len(tables), len(prefixes), own.q_heads)
             lengths = (own.sequences.max_kv_length, params.prefixes.max_kv_length)
             _launch.launch_with_workspace(
-                "kvt_decode_shared", params, handle, workspace, query, shape + lengths
+                "kvt_decode_shared", params, handle, workspace, query, kv + counts + lengths
             )
     return result
 
