@@ -89,7 +89,8 @@ double AttendRow(const ReferenceAttention& attention, const Real* query, int q_h
       score = attention.soft_cap * std::tanh(score / Real{attention.soft_cap});
     }
     scores[i - seen.begin] = score;
-    peak = std::max(peak, static_cast<double>(score));
+    // One that is NaN stays the peak, and shows in the results.
+    if (!std::isnan(peak) && !(score <= peak)) peak = score;
   }
   if (std::isinf(peak) && peak < 0) return peak;
   double sum = std::exp(sink - peak);

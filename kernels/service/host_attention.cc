@@ -181,6 +181,9 @@ void QueryTile::Load(int row_base, int rows, int first, int end) {
   }
 }
 
+// By size, where NaN is the largest, so that it shows in the results.
+bool IsBelow(float a, float b) { return std::isnan(b) ? !std::isnan(a) : a < b; }
+
 void QueryTile::Add(const float* keys, const float* values, int begin, int tokens) {
   for (size_t i = 0; i < partials_.size(); ++i) {
     const int row = first_ + static_cast<int>(i / group_);
@@ -195,7 +198,8 @@ void QueryTile::Add(const float* keys, const float* values, int begin, int token
       }
     }
     Partial& partial = partials_[i];
-    const float peak = std::max(partial.peak, *std::max_element(scores_, scores_ + count));
+    const float peak =
+        std::max(partial.peak, *std::max_element(scores_, scores_ + count, IsBelow), IsBelow);
     // Nothing but -infinity so far: no weight to give.
     if (peak == kNone) continue;
     const float shrink = std::exp(partial.peak - peak);

@@ -76,19 +76,45 @@ class Problem {
 
   ReferenceAttention& attention() { return attention_; }
 
-  // The largest differences from the reference, in output and LSE.
+  // An element of all queries, in their order, becomes NaN.
+  void SpoilQuery(int64_t element) {
+    StoreElement(query_.data(), shape_.query_dtype, element, std::nanf(""));
+  }
+  // One of the key of a sequence's token, for the first KV head, becomes NaN.
+  void SpoilKey(int sequence, int token) {
+    const int block = table_[sequence * attention_.sequences.table_stride + token / shape_.page];
+    StoreElement(
+        attention_.kv.key, shape_.kv_dtype,
+        block * attention_.kv.block_stride + token % shape_.page * attention_.kv.token_stride,
+        std::nanf(""));
+  }
+
+  // The largest differences from the reference, in output and LSE. NaN agrees with NaN.
   void ExpectAgreement(double output_tolerance) {
     std::vector<std::byte> output(query_.size(), std::byte{0xFF});
     std::vector<float> lse(QueryElements() / shape_.dim, std::numeric_limits<float>::quiet_NaN());
     ASSERT_TRUE(AttendOnHost({attention_, output.data(), lse.data()}));
     const ReferenceOutput wanted = AttentionReference(attention_);
+    const auto expect_near = [](double held, double expected, double tolerance) {
+      ASSERT_EQ(std::isnan(held), std::isnan(expected));
+      if (std::isnan(held)) return;
+      ASSERT_NEAR(held, expected, tolerance);
+    };
     for (size_t i = 0; i < wanted.output.size(); ++i) {
-      ASSERT_NEAR(LoadElement(output.data(), shape_.query_dtype, static_cast<int64_t>(i)),
-                  wanted.output[i], output_tolerance)
-          << "element " << i;
+      SCOPED_TRACE(testing::Message() << "element " << i);
+      expect_near(LoadElement(output.data(), shape_.query_dtype, static_cast<int64_t>(i)),
+                  wanted.output[i], output_tolerance);
+      if (testing::Test::HasFatalFailure()) return;
     }
-    for (size_t i = 0; i < lse.size(); ++i) ASSERT_NEAR(lse[i], wanted.lse[i], 1e-4) << "row " << i;
+    for (size_t i = 0; i < lse.size(); ++i) {
+      SCOPED_TRACE(testing::Message() << "row " << i);
+      expect_near(lse[i], wanted.lse[i], 1e-4);
+      if (testing::Test::HasFatalFailure()) return;
+      nan_rows_ += std::isnan(lse[i]);
+    }
   }
+  // The rows so far that agreed on NaN.
+  [[nodiscard]] int nan_rows() const { return nan_rows_; }
 
  private:
   static constexpr int kLayers = 3;
@@ -120,6 +146,7 @@ class Problem {
   std::vector<std::byte> pool_;
   std::vector<std::byte> query_;
   ReferenceAttention attention_;
+  int nan_rows_ = 0;
 };
 
 // Half a unit in the last place of outputs below 4.
@@ -161,6 +188,21 @@ TEST(HostAttention, CapsScores) {
   Problem problem({.kv_dtype = KVT_FP32, .query_dtype = KVT_FP32});
   problem.attention().soft_cap = 0.5F;
   problem.ExpectAgreement(kFp32Tolerance);
+}
+
+// Eight heads over two KV heads; the second tile of keys begins at token 128.
+TEST(HostAttention, GivesNanWhereAKeyOrAQueryIsNan) {
+  for (const int token : {0, 5, 128, 299}) {
+    SCOPED_TRACE(token);
+    Problem problem({.kv_dtype = KVT_FP32, .query_dtype = KVT_FP32, .lengths = {300}, .rows = {1}});
+    problem.SpoilKey(0, token);
+    problem.ExpectAgreement(kFp32Tolerance);
+    EXPECT_EQ(problem.nan_rows(), 4);
+  }
+  Problem problem({.kv_dtype = KVT_FP32, .query_dtype = KVT_FP32, .lengths = {300}, .rows = {2}});
+  problem.SpoilQuery(0);
+  problem.ExpectAgreement(kFp32Tolerance);
+  EXPECT_EQ(problem.nan_rows(), 1);
 }
 
 TEST(HostAttention, GivesZerosForAnEmptySequence) {
