@@ -32,8 +32,8 @@ kvt_kernel_status Check(const kvt_merge_lse_params& p) {
 
 }  // namespace
 
-kvt_kernel_status LaunchMergeLse(const kvt_merge_lse_params& params, const int32_t* token_limit,
-                                 cudaStream_t stream) {
+kvt_kernel_status LaunchMergeLse(const kvt_merge_lse_params& params, const int32_t* first_token,
+                                 const int32_t* token_limit, cudaStream_t stream) {
   if (const auto status = Check(params); status != KVT_KERNEL_OK) return status;
   const int64_t threads =
       int64_t{params.tokens} * params.heads * (params.head_dim / kMergeElements);
@@ -43,8 +43,12 @@ kvt_kernel_status LaunchMergeLse(const kvt_merge_lse_params& params, const int32
   const auto counted =
       CheckBuilt({{threads < INT32_MAX, "tokens * heads * head_dim / 4", threads, "below 2^31"}});
   if (counted != KVT_KERNEL_OK) return counted;
-  const MergePlan plan{params, FastDivide(params.head_dim / kMergeElements),
-                       FastDivide(params.heads), static_cast<uint32_t>(threads), token_limit};
+  const MergePlan plan{params,
+                       FastDivide(params.head_dim / kMergeElements),
+                       FastDivide(params.heads),
+                       static_cast<uint32_t>(threads),
+                       first_token,
+                       token_limit};
   const cudaError_t error = device.family == Family::kHopper
                                 ? LaunchMerge<Family::kHopper>(plan, stream)
                                 : LaunchMerge<Family::kAmpere>(plan, stream);
@@ -56,5 +60,6 @@ kvt_kernel_status LaunchMergeLse(const kvt_merge_lse_params& params, const int32
 extern "C" kvt_kernel_status kvt_merge_lse(const kvt_merge_lse_params* params, void* stream) {
   const auto given = kvtier::kernels::CheckRules({{params != nullptr, "params must be given"}});
   if (given != KVT_KERNEL_OK) return given;
-  return kvtier::kernels::LaunchMergeLse(*params, nullptr, static_cast<cudaStream_t>(stream));
+  return kvtier::kernels::LaunchMergeLse(*params, nullptr, nullptr,
+                                         static_cast<cudaStream_t>(stream));
 }

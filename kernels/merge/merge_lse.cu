@@ -126,6 +126,7 @@ __global__ void __launch_bounds__(kThreads, kPartsAtOnce == kFewParts ? kCtasPer
   const T* values = static_cast<const T*>(p.partials) + int64_t{row} * p.head_dim +
                     int64_t{chunk} * kMergeElements;
   WaitOnDependentGrids<kFamily>();
+  const int32_t first_token = plan.first_token != nullptr ? *plan.first_token : 0;
   const int32_t limit = plan.token_limit != nullptr ? *plan.token_limit : p.tokens;
   HeldParts<T, kPartsAtOnce> held;
   held.Load(p, values, row, 0);
@@ -143,8 +144,8 @@ __global__ void __launch_bounds__(kThreads, kPartsAtOnce == kFewParts ? kCtasPer
       held.AddTo(maximum, sum, weights);
     }
   }
-  // Only now, so that nothing waits for the limit.
-  if (static_cast<int32_t>(token) >= limit) return;
+  // Only now, so that nothing waits for the limits.
+  if (static_cast<int32_t>(token) < first_token || static_cast<int32_t>(token) >= limit) return;
   const float inverse = weights > 0.0f ? 1.0f / weights : 0.0f;
 #pragma unroll
   for (int i = 0; i < kMergeElements; ++i) sum[i] *= inverse;

@@ -150,7 +150,7 @@ kvt_kernel_status Merge(const PrefillPlan& plan, bool to_fp32, cudaStream_t stre
       .output_token_stride = p.output_token_stride,
       .output_head_stride = p.output_head_stride,
   };
-  return LaunchMergeLse(merge, p.query_starts + p.sequences.sequences, stream);
+  return LaunchMergeLse(merge, p.query_starts, p.query_starts + p.sequences.sequences, stream);
 }
 
 // By the kernel that all devices run, which needs no workspace.

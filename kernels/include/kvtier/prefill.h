@@ -38,7 +38,7 @@ typedef struct {
   int64_t output_head_stride;
   kvt_paged_kv kv;
   kvt_sequences sequences;
-  const int32_t* query_starts; /* [sequences + 1] */
+  const int32_t* query_starts; /* [sequences + 1]; rows of no sequence are left alone */
   int32_t query_tokens;        /* host: rows of query; query_starts[sequences] is not larger */
   float softmax_scale;         /* finite, above 0 */
   float soft_cap;              /* finite; 0: none; else score = cap * tanh(score / cap) */

@@ -33,6 +33,7 @@ struct PrefillSequence {
 
 struct PrefillSetup {
   std::vector<PrefillSequence> sequences;
+  int32_t first_query_start = 0;
   kvt_dtype query_dtype = KVT_BF16;
   kvt_dtype kv_dtype = KVT_BF16;
   int32_t q_heads = 8;

@@ -139,6 +139,15 @@ TEST(Prefill, DoesNotDependOnTheNumberOfSplits) {
   }
 }
 
+TEST(Prefill, LeavesRowsBeforeTheFirstQueryAlone) {
+  KVT_SKIP_WITHOUT_GPU();
+  for (const int32_t splits : {1, 2}) {
+    SCOPED_TRACE(splits);
+    ExpectRight({.sequences = {{129, 300}, {5, 17}}, .first_query_start = 70, .splits = splits});
+    ExpectRight({.sequences = {{16, 577}, {3, 64}}, .first_query_start = 3, .splits = splits});
+  }
+}
+
 // So many and so long sequences over an fp8 cache that tiles are high: three warpgroups share one,
 // and of a sequence's last tile some have no rows.
 TEST(Prefill, WorksOffLongSequencesInTallTiles) {
