@@ -88,8 +88,9 @@ class RunningSoftmax {
   __device__ __forceinline__ void Finish(int r, float sink, float& factor, float& lse) {
     const float sum = QuadSum(sum_[r]);
     if (limit_[r] == -INFINITY) {
+      // No key, or NaN alone, which is no maximum but makes the sum NaN and must show.
       factor = 0.0f;
-      lse = sink;
+      lse = sink + sum;
       return;
     }
     const float total = sum + Exp2(sink * kLog2E - offset_[r]);
@@ -159,7 +160,8 @@ class MlaSoftmax {
   __device__ __forceinline__ void Finish(int r, float total, float& factor, float& lse) const {
     const bool any = row_max_[r] != -INFINITY;
     factor = any ? __fdividef(1.0f, total) : 0.0f;
-    lse = any ? row_max_[r] * scale_ * kLn2 + __logf(total) : -INFINITY;
+    // Without any the total is 0, or NaN, which is no maximum and must show.
+    lse = any ? row_max_[r] * scale_ * kLn2 + __logf(total) : total - INFINITY;
   }
 
  private:

@@ -160,15 +160,6 @@ class HeadGroup {
     return Traits::kFp8Cache ? step * 16 + 4 * t + 2 * half : step * 16 + 2 * t + 8 * half;
   }
 
-  // A pair; what fp16 cannot hold becomes its largest number.
-  __device__ static uint32_t Fp16FromBf16(uint32_t pair) {
-    constexpr float kLargest = 65504.0F;
-    const float low = __uint_as_float(pair << 16);
-    const float high = __uint_as_float(pair & 0xFFFF0000U);
-    return Math::Pack(fminf(fmaxf(low, -kLargest), kLargest),
-                      fminf(fmaxf(high, -kLargest), kLargest));
-  }
-
   // Two chains of products where there is but one tile of rows: an instruction need not wait for
   // the one before.
   __device__ void MultiplyKeys(uint32_t keys, Scores* scores) const {

@@ -68,6 +68,13 @@ __device__ __forceinline__ void Store(void* output, int64_t at, kvt_dtype dtype,
          make_uint2(PackPair(v[0], v[1], bf16), PackPair(v[2], v[3], bf16)));
 }
 
+// NaN if either is: it must not look like no key at all.
+__device__ __forceinline__ float MaxOrNan(float a, float b) {
+  float larger = 0;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+
 // exp(lse - maximum), where equal infinities are equals.
 __device__ __forceinline__ float Weight(float lse, float maximum) {
   if (lse == maximum) return 1.0f;
@@ -94,7 +101,7 @@ struct HeldParts {
   __device__ __forceinline__ float Maximum() const {
     float maximum = -INFINITY;
 #pragma unroll
-    for (int i = 0; i < kPartsAtOnce; ++i) maximum = fmaxf(maximum, lse[i]);
+    for (int i = 0; i < kPartsAtOnce; ++i) maximum = MaxOrNan(maximum, lse[i]);
     return maximum;
   }
 
@@ -133,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, kPartsAtOnce == kFewParts ? kCtasPer
   float maximum = held.Maximum();
 #pragma unroll 8
   for (int part = kPartsAtOnce; part < p.parts; ++part) {
-    maximum = fmaxf(maximum, p.partial_lse[part * p.lse_part_stride + row]);
+    maximum = MaxOrNan(maximum, p.partial_lse[part * p.lse_part_stride + row]);
   }
   float sum[kMergeElements] = {};
   float weights = 0.0f;

@@ -44,6 +44,11 @@ __device__ inline void LoadColumns(const float* from, float (&columns)[4]) {
   columns[3] = four.w;
 }
 
+// exp(lse - peak), 0 for a part without keys. NaN shows, though it is no peak.
+__device__ inline float MergeWeight(float lse, float peak) {
+  return lse == -INFINITY ? 0.0F : exp2f((lse - peak) * kLog2E);
+}
+
 // Merges rows with few parts, kMergeRows from `row` on, kMergeSpan columns from `column` on, and
 // gives them to rows.Write; one warp. Rows from `count` on are not written, a part without keys
 // (LSE -infinity) has no weight, whatever its values are.
@@ -71,7 +76,7 @@ __device__ void MergeFew(const Rows& rows, int parts, int row, int count, int co
   for (int step = 1; step < kParts; step *= 2) {
     peak = fmaxf(peak, __shfl_xor_sync(kFullWarp, peak, step));
   }
-  const float weight = lse == -INFINITY ? 0.0F : exp2f((lse - peak) * kLog2E);
+  const float weight = MergeWeight(lse, peak);
   float total = weight;
 #pragma unroll
   for (int step = 1; step < kParts; step *= 2) total += __shfl_xor_sync(kFullWarp, total, step);
@@ -123,9 +128,8 @@ struct MergeSum {
 
   __device__ void Add(float lse, float weight_at_peak, const float (&values)[4]) {
     const float largest = fmaxf(peak, lse);
-    if (largest == -INFINITY) return;
-    const float shrink = exp2f((peak - largest) * kLog2E);
-    const float weight = exp2f((lse - largest) * kLog2E);
+    const float shrink = MergeWeight(peak, largest);
+    const float weight = MergeWeight(lse, largest);
 #pragma unroll
     for (int c = 0; c < 4; ++c) columns[c] = columns[c] * shrink + weight * values[c];
     total = total * shrink + weight * weight_at_peak;
@@ -149,9 +153,8 @@ __device__ MergeSum AddParts(const Rows& rows, int row, int column, int begin, i
       LoadColumns(rows.Values(row, part) + column + 4 * lane, loaded[i]);
     }
     const float largest = fmaxf(sum.peak, WarpMax(lse));
-    if (largest == -INFINITY) continue;
-    const float shrink = exp2f((sum.peak - largest) * kLog2E);
-    const float weight = exp2f((lse - largest) * kLog2E);
+    const float shrink = MergeWeight(sum.peak, largest);
+    const float weight = MergeWeight(lse, largest);
     sum.peak = largest;
     sum.total = sum.total * shrink + WarpSum(weight);
 #pragma unroll

@@ -14,8 +14,8 @@ extern "C" {
  *  partials    [parts, tokens, heads, head_dim], rows contiguous, part_stride in elements
  *  partial_lse [parts, tokens, heads], natural logarithm, lse_part_stride in elements
  *  output      [tokens, heads, head_dim], strides in elements; lse [tokens, heads] or null
- * A part whose LSE is -infinity is ignored whatever its row holds; without any part left, output is
- * 0 and the LSE -infinity. If an LSE is +infinity, such parts alone are averaged. */
+ * A part whose LSE is -infinity is ignored, whatever its row holds; with no other, output is 0 and
+ * the LSE -infinity. Parts of +infinity alone are averaged; an LSE that is NaN makes both NaN. */
 typedef struct {
   const void* partials;
   const float* partial_lse;

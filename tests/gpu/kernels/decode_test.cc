@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "decode_problem.h"
+#include "kernels/reference/number_format.h"
 #include "tests/gpu/kernels/device_array.h"
 #include "tests/gpu/kernels/graph_replay.h"
 
@@ -161,6 +162,29 @@ TEST_F(Decode, ReachesBlocksBeyondTwoToThe31Elements) {
   // 8 pages of 2^29 elements.
   for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
     ExpectRight({.lengths = {60, 17}, .kv_dtype = kv, .device_block_stride = int64_t{1} << 29});
+  }
+}
+
+// The second sequence's first head, and nothing else.
+TEST_F(Decode, GivesNanWhereAQueryIs) {
+  for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+    for (const int split_tokens : {0, 256, 16384}) {
+      SCOPED_TRACE(testing::Message() << "type " << kv << ", cut at " << split_tokens);
+      DecodeProblem problem({.lengths = {3, 9001}, .kv_dtype = kv, .split_tokens = split_tokens});
+      const kvt_decode_params& params = problem.params();
+      MakeNan16(params.query, params.query_sequence_stride);
+      const DecodeResult result = problem.Run();
+      const int dim = params.kv.head_dim;
+      int wrong = 0;
+      for (int i = 0; i < 2 * params.q_heads * dim; ++i) {
+        const bool is_nan = std::isnan(LoadElement(result.bits.data(), KVT_BF16, i));
+        wrong += is_nan != (i / dim == params.q_heads);
+      }
+      for (int i = 0; i < 2 * params.q_heads; ++i) {
+        wrong += std::isnan(result.lse[i]) != (i == params.q_heads);
+      }
+      EXPECT_EQ(wrong, 0);
+    }
   }
 }
 

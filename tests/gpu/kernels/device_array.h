@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace kvtier::kernels {
@@ -35,6 +36,12 @@ namespace kvtier::kernels {
 // For those that are built for Hopper alone.
 #define KVT_SKIP_WITHOUT_HOPPER() \
   if (!::kvtier::kernels::RunsHopperKernels()) GTEST_SKIP() << "no Hopper GPU here"
+
+// Makes an element of bf16 or fp16 NaN, on the device.
+inline void MakeNan16(const void* array, int64_t element) {
+  auto* const at = static_cast<uint16_t*>(const_cast<void*>(array)) + element;
+  EXPECT_EQ(cudaMemset(at, 0xFF, sizeof(uint16_t)), cudaSuccess);
+}
 
 template <typename T>
 class DeviceArray {

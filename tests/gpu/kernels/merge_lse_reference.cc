@@ -12,14 +12,19 @@
 namespace kvtier::kernels {
 namespace {
 
-// The weight of each part of one row; all 0 if no part saw a key.
+// The weight of each part of one row; all 0 if no part saw a key, all NaN if an LSE is.
 std::vector<double> Weights(const kvt_merge_lse_params& p, int64_t row, double& lse) {
   std::vector<double> weights(p.parts);
   const auto part_lse = [&](int part) -> double {
     return p.partial_lse[part * p.lse_part_stride + row];
   };
   double maximum = -std::numeric_limits<double>::infinity();
-  for (int part = 0; part < p.parts; ++part) maximum = std::max(maximum, part_lse(part));
+  for (int part = 0; part < p.parts; ++part) {
+    maximum = std::max(maximum, part_lse(part));
+    if (!std::isnan(part_lse(part))) continue;
+    lse = part_lse(part);
+    return std::vector<double>(p.parts, lse);
+  }
   lse = maximum;
   if (maximum == -std::numeric_limits<double>::infinity()) return weights;
   double sum = 0;

@@ -59,6 +59,8 @@ void ExpectMerged(const MergeCase& c, const std::vector<float>& lse) {
     const float actual = LoadElement(held.data(), c.output_dtype, i);
     if (i % token_stride >= int64_t{c.heads} * c.head_dim) {
       ASSERT_EQ(std::memcmp(&expected, &actual, sizeof(float)), 0) << "wrote between rows";
+    } else if (std::isnan(expected)) {
+      ASSERT_TRUE(std::isnan(actual)) << i;
     } else {
       ASSERT_NEAR(actual, expected, tolerance) << i;
     }
@@ -67,6 +69,8 @@ void ExpectMerged(const MergeCase& c, const std::vector<float>& lse) {
   for (int64_t row = 0; row < rows; ++row) {
     if (std::isinf(merged_lse[row])) {
       ASSERT_EQ(held_lse[row], merged_lse[row]);
+    } else if (std::isnan(merged_lse[row])) {
+      ASSERT_TRUE(std::isnan(held_lse[row])) << row;
     } else {
       ASSERT_NEAR(held_lse[row], merged_lse[row], 1e-5F);
     }
@@ -100,6 +104,22 @@ TEST(MergeLse, AveragesThePartsWithInfiniteWeight) {
   KVT_SKIP_WITHOUT_GPU();
   const MergeCase c{KVT_FP32, KVT_FP32, 3, 1, 1, 64};
   ExpectMerged(c, {kInfinity, 0.0F, kInfinity});
+}
+
+// Row 0: all parts; row 1: one, the others without keys; row 2: one of them; row 3: none.
+TEST(MergeLse, GivesNanWhereAnLseIs) {
+  KVT_SKIP_WITHOUT_GPU();
+  for (const int32_t parts : {2, 10, 20}) {
+    SCOPED_TRACE(parts);
+    std::vector<float> lse(parts * 4, -kInfinity);
+    for (int32_t part = 0; part < parts; ++part) {
+      lse[part * 4] = NAN;
+      lse[part * 4 + 2] = lse[part * 4 + 3] = 1.0F;
+    }
+    lse[(parts - 1) * 4 + 1] = lse[(parts - 1) * 4 + 2] = NAN;
+    ExpectMerged({KVT_FP32, KVT_FP32, parts, 4, 1, 64}, lse);
+    ExpectMerged({KVT_BF16, KVT_BF16, parts, 4, 1, 64}, lse);
+  }
 }
 
 TEST(MergeLse, DoesNotTakeAnEarlierErrorOfTheCallersForItsOwn) {

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "kernels/reference/number_format.h"
 #include "tests/gpu/kernels/graph_replay.h"
 #include "tests/gpu/kernels/mla_problem.h"
 
@@ -103,6 +106,36 @@ TEST(MlaDecode, MergesTheManyPartsOfALongSequence) {
   for (const int32_t heads : {4, 66}) {
     SCOPED_TRACE(heads);
     ExpectRight({.lengths = {3, 9001, 20, 1}, .q_heads = heads});
+  }
+}
+
+// The long sequence's first head, and nothing else, whether few or many parts are merged, or none.
+TEST(MlaDecode, GivesNanWhereAQueryIs) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const bool fp8 : {false, true}) {
+    for (const int32_t heads : {4, 66}) {
+      for (const int32_t split_tokens : {0, 256, 2048, 16384}) {
+        SCOPED_TRACE(testing::Message() << heads << " heads, cut at " << split_tokens);
+        MlaProblem problem({.lengths = {3, 9001},
+                            .fp8 = fp8,
+                            .scales = fp8 ? LatentScales::kPerTensor : LatentScales::kNone,
+                            .q_heads = heads,
+                            .split_tokens = split_tokens});
+        MakeNan16(problem.params().query, problem.params().query_sequence_stride);
+        const MlaResult result = problem.Run();
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < 2 * heads; ++i) {
+          const int64_t row = i / heads * (heads + 1) + i % heads;
+          for (int64_t d = 0; d < KVT_MLA_LATENT_DIM; ++d) {
+            const float value =
+                LoadElement(result.output.data(), KVT_BF16, row * KVT_MLA_LATENT_DIM + d);
+            wrong += std::isnan(value) != (i == heads);
+          }
+          wrong += std::isnan(result.lse[i]) != (i == heads);
+        }
+        EXPECT_EQ(wrong, 0);
+      }
+    }
   }
 }
 

@@ -148,6 +148,33 @@ TEST(Prefill, LeavesRowsBeforeTheFirstQueryAlone) {
   }
 }
 
+// The first query's first head, and nothing else.
+TEST(Prefill, GivesNanWhereAQueryIs) {
+  KVT_SKIP_WITHOUT_GPU();
+  for (const int32_t splits : {1, 3}) {
+    for (const int32_t query_tokens : {3, 400}) {
+      for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+        SCOPED_TRACE(testing::Message() << splits << " splits, " << query_tokens << " over " << kv);
+        PrefillProblem problem(
+            {.sequences = {{query_tokens, 900}}, .kv_dtype = kv, .splits = splits});
+        const kvt_prefill_params& params = problem.params();
+        MakeNan16(params.query, 0);
+        const PrefillResult result = problem.Run();
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < int64_t{query_tokens} * params.q_heads; ++i) {
+          const int64_t at = i / params.q_heads * params.output_token_stride +
+                             i % params.q_heads * params.output_head_stride;
+          for (int64_t d = 0; d < params.kv.head_dim; ++d) {
+            wrong += std::isnan(LoadElement(result.output.data(), KVT_BF16, at + d)) != (i == 0);
+          }
+          wrong += std::isnan(result.lse[i]) != (i == 0);
+        }
+        EXPECT_EQ(wrong, 0);
+      }
+    }
+  }
+}
+
 // So many and so long sequences over an fp8 cache that tiles are high: three warpgroups share one,
 // and of a sequence's last tile some have no rows.
 TEST(Prefill, WorksOffLongSequencesInTallTiles) {
