@@ -21,7 +21,7 @@ struct AttentionSelfTest {
 };
 
 // A trial takes so much memory of the engine's device.
-inline constexpr uint64_t kSelfTestBytes = uint64_t{4} << 20;
+inline constexpr uint64_t kSelfTestBytes = uint64_t{8} << 20;
 
 // An engine, and memory of its device to compute on: null if that could not be had. Both borrowed.
 struct AttentionTrial {
@@ -30,11 +30,13 @@ struct AttentionTrial {
 };
 
 // One case for each type of cache, head size and group size that the engine has, for decode and for
-// append: keys and values in shuffled blocks of a pool in which all else is NaN are attended to,
-// and the pool must stay as it is. So every kernel has been loaded and has run once when this
-// returns, on every device. Blocks, some hundred milliseconds, nearly all of it for the expected
-// results, which are computed once for all devices; those are tried side by side. The engines must
-// not be in use. Any thread. One result for each of `trials`.
+// append, and one for a long prompt where GPUs have a kernel for it: keys and values in shuffled
+// blocks of a pool in which all else is NaN are attended to, and the pool must stay as it is. So
+// every kernel has been loaded and has run once when this returns, on every device, but for that of
+// tall tiles, to which some 1,600 query tokens over an fp8 cache lead. Blocks, some hundred
+// milliseconds, nearly all of it for the expected results, which are computed once for all devices;
+// those are tried side by side. The engines must not be in use. Any thread. One result for each of
+// `trials`.
 [[nodiscard]] std::vector<AttentionSelfTest> TestAttention(std::span<const AttentionTrial> trials);
 
 }  // namespace kvtier

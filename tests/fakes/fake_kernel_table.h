@@ -56,8 +56,9 @@ class FakeKernelTable {
   kvt_kernel_status allocate_answer = KVT_KERNEL_OK;
   kvt_kernel_status launch_answer = KVT_KERNEL_OK;
   kvt_kernel_status synchronize_answer = KVT_KERNEL_OK;
-  // Called by decode, when set.
+  // Called by decode and by prefill, when set.
   std::function<void(const kvt_decode_params&)> on_decode;
+  std::function<void(const kvt_prefill_params&)> on_prefill;
 
  private:
   struct Memory {
@@ -116,8 +117,9 @@ class FakeKernelTable {
     if (living_->on_decode) living_->on_decode(*params);
     return living_->launch_answer;
   }
-  static kvt_kernel_status Prefill(const kvt_prefill_params*, void*, size_t, void* stream) {
+  static kvt_kernel_status Prefill(const kvt_prefill_params* params, void*, size_t, void* stream) {
     living_->CheckStream("append", stream);
+    if (living_->on_prefill) living_->on_prefill(*params);
     return KVT_KERNEL_OK;
   }
   static kvt_kernel_status KvWrite(const kvt_kv_write_params*, void* stream) {

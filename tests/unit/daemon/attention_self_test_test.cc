@@ -5,8 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <optional>
 #include <semaphore>
@@ -19,6 +21,7 @@
 #include "daemon/runtime/event_loop.h"
 #include "gpu/host_device.h"
 #include "kernels/reference/number_format.h"
+#include "tests/fakes/fake_kernel_table.h"
 #include "tests/fakes/late_device.h"
 
 namespace kvtier {
@@ -131,6 +134,24 @@ TEST_F(AttentionSelfTestTest, TriesEachDeviceAndBlamesTheOneThatIsWrong) {
   EXPECT_EQ(results[0].cases, kSelfTestCases);
   EXPECT_THAT(results[1].failure, HasSubstr("is wrong by"));
   EXPECT_EQ(results[1].cases, kSelfTestCases);
+}
+
+// From so many on the kernel for long prompts serves heads of these sizes on every Hopper GPU.
+TEST_F(AttentionSelfTestTest, TriesPromptsForWhichGpusHaveAKernelOfTheirOwn) {
+  kernels::FakeKernelTable gpus;
+  const auto engine = OpenCudaAttentionEngine(gpus.table(), 0);
+  ASSERT_TRUE(engine);
+  std::map<std::pair<int32_t, kvt_dtype>, int32_t> longest;  // by head size and type of the cache
+  gpus.on_prefill = [&](const kvt_prefill_params& params) {
+    int32_t& tokens = longest[{params.kv.head_dim, params.kv.dtype}];
+    tokens = std::max(tokens, params.query_tokens);
+  };
+  EXPECT_THAT(Test(engine->get()).failure, HasSubstr("nan")) << "the fake computes nothing";
+  for (const kvt_dtype type : {KVT_BF16, KVT_FP16, KVT_FP8_E4M3}) {
+    for (const int32_t head_dim : {64, 128}) {
+      EXPECT_GE((longest[{head_dim, type}]), 431) << head_dim << ", type " << type;
+    }
+  }
 }
 
 class AttentionServiceTest : public AttentionSelfTestTest {
