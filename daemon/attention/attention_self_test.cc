@@ -319,8 +319,12 @@ struct TriedDevice {
 
 void TryOn(Trial* trial, const Case& one, size_t number, TriedDevice* device) {
   const std::lock_guard lock(device->in_use);
-  ++device->result.cases;
   const Result<Trial::Outcome> outcome = trial->Run(device->engine, device->memory->data());
+  if (!outcome && outcome.error().code == ErrorCode::kResourceExhausted) {
+    device->result.lacks_memory = true;
+    return;
+  }
+  ++device->result.cases;
   double error = 0;
   const std::string failure = outcome ? trial->Judge(*outcome, &error) : outcome.error().ToString();
   device->result.worst_error = std::max(device->result.worst_error, error);
@@ -337,7 +341,7 @@ std::deque<TriedDevice> Prepare(std::span<const AttentionTrial> trials) {
     TriedDevice& device = devices.emplace_back();
     device.engine = trial.engine;
     device.memory = trial.memory;
-    if (trial.memory == nullptr) device.result.failure = "the device has no memory for it";
+    device.result.lacks_memory = trial.memory == nullptr;
     if (trial.memory != nullptr) trial.memory->AwaitReady();
   }
   return devices;
@@ -371,10 +375,11 @@ std::vector<AttentionSelfTest> TestAttention(std::span<const AttentionTrial> tri
   }
   std::vector<AttentionSelfTest> results;
   for (TriedDevice& device : devices) {
-    if (device.result.cases == 0 && device.result.failure.empty()) {
-      device.result.failure = "nothing could be tried";
+    AttentionSelfTest& result = device.result;
+    if (result.cases == 0 && result.failure.empty() && !result.lacks_memory) {
+      result.failure = "nothing could be tried";
     }
-    results.push_back(std::move(device.result));
+    results.push_back(std::move(result));
   }
   return results;
 }

@@ -12,12 +12,13 @@
 
 namespace kvtier {
 
-// The result for one engine. `cases` of 0 with an empty failure does not occur.
+// The result for one engine. `cases` of 0 with an empty failure is lack of memory.
 struct AttentionSelfTest {
-  uint32_t cases = 0;        // that were computed
-  std::string failure;       // the first; empty: all were right
-  double worst_error = 0;    // the largest over all cases, as a share of the allowed one
-  bool device_lost = false;  // see kDeviceLost
+  uint32_t cases = 0;         // that were computed
+  std::string failure;        // the first; empty: all were right
+  double worst_error = 0;     // the largest over all cases, as a share of the allowed one
+  bool device_lost = false;   // see kDeviceLost
+  bool lacks_memory = false;  // so that cases were left out, and another time may be better
 };
 
 // A trial takes so much memory of the engine's device.

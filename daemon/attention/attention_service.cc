@@ -18,6 +18,8 @@ constexpr const char* kCudaKind = "cuda";
 // tests and demonstrations, and engines need its cores.
 constexpr int kHostThreads = 2;
 
+constexpr const char* kNoMemory = "the device's memory is used up; its next pool is another try";
+
 // "device 1 (cuda:3)".
 std::string NameOf(size_t position, const DeviceInfo& info) {
   const std::string device =
@@ -99,17 +101,17 @@ void AttentionService::TakeEngine(Worker* worker, Opened opened) {
   worker->report.library = std::move(opened.library);
   worker->report.library_version = std::move(opened.library_version);
   if (!opened.engine) {
-    return TurnOff(worker, AttentionState::kOff, opened.engine.error().ToString());
+    const Error& error = opened.engine.error();
+    if (error.code == ErrorCode::kResourceExhausted) return AwaitMemory(worker);
+    return TurnOff(worker, AttentionState::kOff, error.ToString());
   }
   worker->engine = *std::move(opened.engine);
   worker->report.engine = worker->engine->traits().name;
-  worker->report.reason = "not tested yet";
 }
 
 void AttentionService::Prepare(uint32_t device) {
   Worker& worker = workers_[device];
   if (worker.report.state != AttentionState::kWaiting || worker.preparing) return;
-  worker.preparing = true;
   struct Trial {
     std::unique_ptr<DevicePool> memory;
     Opened opened;
@@ -117,6 +119,10 @@ void AttentionService::Prepare(uint32_t device) {
   };
   const auto trial = std::make_shared<Trial>();
   trial->memory = environment_.devices[device]->CreatePool(kSelfTestBytes).value_or(nullptr);
+  if (trial->memory == nullptr) return AwaitMemory(&worker);
+  worker.preparing = true;
+  // One of an earlier trial, whose memory the thread gives back.
+  trial->opened.engine = std::move(worker.engine);
   // A device that is opened on demand is a GPU, which one thread suffices to feed.
   worker.executor = std::make_unique<ThreadExecutor>("kvt-attend", 1, environment_.loop);
   worker.executor->Run(
@@ -164,6 +170,7 @@ void AttentionService::TakeTestResult(Worker* worker, AttentionSelfTest result) 
     }
     return;
   }
+  if (report.self_test.lacks_memory) return AwaitMemory(worker);
   // A GPU works through its jobs one after the other, so that one thread suffices to feed it.
   const int threads = worker->engine->traits().concurrent ? kHostThreads : 1;
   if (!worker->executor) {
@@ -176,6 +183,13 @@ void AttentionService::TakeTestResult(Worker* worker, AttentionSelfTest result) 
       report.library.empty() ? ""
                              : fmt::format(" by {} {}", report.library, report.library_version),
       report.self_test.cases);
+}
+
+void AttentionService::AwaitMemory(Worker* worker) {
+  AttentionReport& report = worker->report;
+  report.self_test.lacks_memory = true;
+  // Clients that attach again and again do not fill the log.
+  if (report.reason != kNoMemory) TurnOff(worker, AttentionState::kWaiting, kNoMemory);
 }
 
 void AttentionService::TurnOff(Worker* worker, AttentionState state, std::string reason) {

@@ -27,10 +27,10 @@
 namespace kvtier {
 
 // In order, from best to worst. Nothing is computed in another state than the first.
-#define KVT_ATTENTION_STATES(X)                                                                \
-  X(kReady, "ready", "the self-test passed")                                                   \
-  X(kWaiting, "waiting", "for the first pool on a device opened on demand, and its self-test") \
-  X(kOff, "off", "by configuration, or nothing to compute with: see AttentionReport::reason")  \
+#define KVT_ATTENTION_STATES(X)                                                               \
+  X(kReady, "ready", "the self-test passed")                                                  \
+  X(kWaiting, "waiting", "for a pool on a device opened on demand, or short of memory")       \
+  X(kOff, "off", "by configuration, or nothing to compute with: see AttentionReport::reason") \
   X(kFailed, "failed", "the self-test, or the device later on")
 KVT_NAMED_ENUM(AttentionState, KVT_ATTENTION_STATES)
 
@@ -86,8 +86,9 @@ class AttentionService {
   AttentionService(const AttentionService&) = delete;
   AttentionService& operator=(const AttentionService&) = delete;
 
-  // The device, which is open, has its first pool: opens and tests its engine as the constructor
-  // does for others, on a thread of its own. Does nothing the second time.
+  // The device, which is open, has a pool: opens and tests its engine as the constructor does for
+  // others, on a thread of its own. Does nothing once it is known whether the device can compute,
+  // which lack of memory leaves open.
   void Prepare(uint32_t device);
   // Calls `done` once it is known whether the device can compute: within this call, unless that is
   // being found out.
@@ -160,6 +161,7 @@ class AttentionService {
   void TakeEngine(Worker* worker, Opened opened);
   void TestEngines();
   void TakeTestResult(Worker* worker, AttentionSelfTest result);
+  void AwaitMemory(Worker* worker);
   void TurnOff(Worker* worker, AttentionState state, std::string reason);
   void StartJobs(Worker* worker);
   void Start(Worker* worker, Waiting one);

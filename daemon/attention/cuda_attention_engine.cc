@@ -193,8 +193,10 @@ Status CudaAttentionEngine::Run(const AttentionJob& job) {
   }
   KVT_RETURN_IF_ERROR(ToStatus(stream_.device().Select(), "choosing a device"));
   KVT_ASSIGN_OR_RETURN(const DeviceTables tables, Upload(job));
-  KVT_RETURN_IF_ERROR(IsDecode(job) ? Decode(job, tables) : Append(job, tables));
-  return ToStatus(stream_.Synchronize(), "waiting for the kernels");
+  Status queued = IsDecode(job) ? Decode(job, tables) : Append(job, tables);
+  // Where some could not be queued, too, since the rest uses the job's memory.
+  KVT_RETURN_IF_ERROR(ToStatus(stream_.Synchronize(), "waiting for the kernels"));
+  return queued;
 }
 
 Status CudaAttentionEngine::Copy(void* to, const void* from, size_t bytes) {

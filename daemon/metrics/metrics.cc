@@ -127,7 +127,8 @@ double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) /
 
 // A device that waits for its first pool lacks nothing.
 uint64_t IsReady(const AttentionReport& report) {
-  return report.state == AttentionState::kReady || report.state == AttentionState::kWaiting;
+  return report.state == AttentionState::kReady ||
+         (report.state == AttentionState::kWaiting && !report.self_test.lacks_memory);
 }
 
 constexpr MetricRow kRequestRows[] = {

@@ -34,6 +34,9 @@ class LateDevice final : public Device {
     return line_->waiters.size();
   }
 
+  // So many pools, from here on, find no memory.
+  void RefusePools(int count) { refusals_ = count; }
+
   // Copies begin only when they are let go.
   void HoldCopies() { copies_held_ = true; }
   void LetCopiesGo() {
@@ -57,6 +60,10 @@ class LateDevice final : public Device {
   }
   [[nodiscard]] DeviceInfo info() const override { return host_.info(); }
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override {
+    if (refusals_ > 0) {
+      --refusals_;
+      return MakeError(ErrorCode::kResourceExhausted, "cuda_out_of_memory");
+    }
     KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory, host_.CreatePool(bytes));
     return std::make_unique<LatePool>(line_, std::move(memory));
   }
@@ -107,6 +114,7 @@ class LateDevice final : public Device {
     const std::unique_ptr<DevicePool> memory_;
   };
 
+  int refusals_ = 0;
   bool held_open_ = false;
   std::vector<std::function<void(Status)>> opening_;
   bool copies_held_ = false;

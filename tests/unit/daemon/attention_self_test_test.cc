@@ -41,6 +41,7 @@ class FaultyEngine final : public AttentionEngine {
     kOutput,
     kNan,
     kStrayWrite,
+    kMemory,
     kDevice,
     kDeviceLater,
     kLost,
@@ -58,7 +59,7 @@ class FaultyEngine final : public AttentionEngine {
     if (fault_ == Fault::kLost || (fault_ == Fault::kLostLater && later > 0)) {
       return MakeError(ErrorCode::kIoError, kDeviceLost);
     }
-    if (fault_ == Fault::kMemoryOnceLater && later == 1) {
+    if (fault_ == Fault::kMemory || (fault_ == Fault::kMemoryOnceLater && later == 1)) {
       return MakeError(ErrorCode::kResourceExhausted, "attend_memory");
     }
     const Status done = right_->Run(job);
@@ -187,6 +188,15 @@ class AttentionServiceTest : public AttentionSelfTestTest {
     return *outcome;
   }
 
+  // The outcome of one more try of the second device.
+  static Status TryAgain(AttentionService* service, EventLoop* loop) {
+    service->Prepare(1);
+    bool prepared = false;
+    service->WhenPrepared(1, [&] { prepared = true; });
+    loop->RunUntil([&] { return prepared; });
+    return service->CheckReady(1);
+  }
+
   KernelsConfig config_;
   CoarseClock clock_;
   Log log_{LogConfig{.level = LogLevel::kError}};
@@ -227,6 +237,36 @@ TEST_F(AttentionServiceTest, TriesADeviceThatIsOpenedOnDemandAtItsFirstPool) {
   EXPECT_TRUE(service.CheckReady(1));
   EXPECT_TRUE(service.idle());
   EXPECT_EQ(service.Report().devices[1].self_test.cases, kSelfTestCases);
+}
+
+TEST_F(AttentionServiceTest, ADeviceWithoutMemoryForTheTestIsTriedAgainAtTheNextPool) {
+  LateDevice full(&loop_);
+  full.RefusePools(2);
+  AttentionService::Environment environment = Environment();
+  environment.devices = {&device_, &full};
+  AttentionService service(environment);
+  EXPECT_TRUE(service.CheckReady(0));
+  EXPECT_EQ(service.CheckReady(1).error().reason, "attend_off");
+  EXPECT_EQ(service.Report().devices[1].state, AttentionState::kWaiting);
+  EXPECT_FALSE(TryAgain(&service, &loop_));
+  EXPECT_EQ(service.Report().devices[1].state, AttentionState::kWaiting);
+  EXPECT_TRUE(TryAgain(&service, &loop_));
+  EXPECT_EQ(service.Report().devices[1].self_test.cases, kSelfTestCases);
+}
+
+TEST_F(AttentionServiceTest, AnEngineThatFindsNoMemoryIsTriedAgainAtTheNextPool) {
+  AttentionService::Environment environment = Environment();
+  int opened = 0;
+  environment.open_engine = [&](uint32_t device) -> Result<std::unique_ptr<AttentionEngine>> {
+    if (device == 0 || opened == 2) return MakeHostAttentionEngine();
+    if (++opened == 2) return std::make_unique<FaultyEngine>(FaultyEngine::Fault::kMemory);
+    return MakeError(ErrorCode::kResourceExhausted, "attend_memory");
+  };
+  AttentionService service(environment);
+  EXPECT_EQ(service.Report().devices[1].state, AttentionState::kWaiting);
+  EXPECT_FALSE(TryAgain(&service, &loop_));
+  EXPECT_EQ(service.Report().devices[1].state, AttentionState::kWaiting);
+  EXPECT_TRUE(TryAgain(&service, &loop_));
 }
 
 TEST_F(AttentionServiceTest, IsOffIfConfiguredSo) {

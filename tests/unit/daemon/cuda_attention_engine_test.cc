@@ -92,6 +92,13 @@ TEST_F(CudaAttentionEngineTest, WithoutMemoryAJobFailsAndTheNextIsServed) {
   EXPECT_EQ(first.error().reason, "attend_memory");
   gpus_.allocate_answer = KVT_KERNEL_OK;
   EXPECT_TRUE(engine->Run(job));
+  // Kernels are loaded by their first launch. Work queued before it reads the job's memory.
+  gpus_.launch_answer = KVT_KERNEL_OUT_OF_MEMORY;
+  const int synchronised = gpus_.synchronised();
+  EXPECT_EQ(engine->Run(job).error().reason, "attend_memory");
+  EXPECT_GT(gpus_.synchronised(), synchronised);
+  gpus_.launch_answer = KVT_KERNEL_OK;
+  EXPECT_TRUE(engine->Run(job));
   engine.reset();
   EXPECT_EQ(gpus_.BytesOn(0), 0u);
 }
