@@ -4,6 +4,8 @@
 // is accepted.
 #pragma once
 
+#include <driver_types.h>
+
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
@@ -50,6 +52,23 @@ struct TypeLimit {
 
 // KVT_KERNEL_WORKSPACE_TOO_SMALL, with both sizes.
 [[nodiscard]] kvt_kernel_status CheckWorkspace(const void* workspace, size_t given, size_t needed);
+
+// CUDA's answer to a launch, or to another call, as the caller's. A kernel that its first launch
+// loads may find memory used up, which breaks nothing.
+[[nodiscard]] inline kvt_kernel_status StatusOf(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return KVT_KERNEL_OK;
+    case cudaErrorMemoryAllocation:
+      return KVT_KERNEL_OUT_OF_MEMORY;
+    case cudaErrorInvalidDevice:
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+      return KVT_KERNEL_UNSUPPORTED;
+    default:
+      return KVT_KERNEL_LAUNCH_FAILED;
+  }
+}
 
 // Scales and caps that are infinite or not a number would make every output so.
 [[nodiscard]] inline bool IsPositive(float value) { return std::isfinite(value) && value > 0; }

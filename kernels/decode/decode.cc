@@ -186,7 +186,7 @@ kvt_kernel_status Run(const kvt_decode_params& params, bool to_fp32, void* works
   const cudaError_t error = cut.family == Family::kHopper
                                 ? Launch<Family::kHopper>(arguments, cut.blocks, on)
                                 : Launch<Family::kAmpere>(arguments, cut.blocks, on);
-  return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
+  return StatusOf(error);
 }
 
 }  // namespace

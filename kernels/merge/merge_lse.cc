@@ -52,7 +52,7 @@ kvt_kernel_status LaunchMergeLse(const kvt_merge_lse_params& params, const int32
   const cudaError_t error = device.family == Family::kHopper
                                 ? LaunchMerge<Family::kHopper>(plan, stream)
                                 : LaunchMerge<Family::kAmpere>(plan, stream);
-  return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
+  return StatusOf(error);
 }
 
 }  // namespace kvtier::kernels

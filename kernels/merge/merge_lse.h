@@ -28,8 +28,8 @@ struct MergePlan {
 template <Family kFamily>
 [[nodiscard]] cudaError_t LaunchMerge(const MergePlan& plan, cudaStream_t stream);
 
-// `first_token` and `token_limit` (device memory, or null): tokens before *first_token, and those at
-// or beyond *token_limit, are left alone.
+// `first_token` and `token_limit` (device memory, or null): tokens before *first_token, and those
+// at or beyond *token_limit, are left alone.
 kvt_kernel_status LaunchMergeLse(const kvt_merge_lse_params& params, const int32_t* first_token,
                                  const int32_t* token_limit, cudaStream_t stream);
 

@@ -220,5 +220,5 @@ kvt_kernel_status kvt_mla_decode(const kvt_mla_decode_params* params, void* work
   }
   const cudaError_t error = Launch(*params, arguments, cut->chunks * arguments.head_tiles,
                                    static_cast<cudaStream_t>(stream));
-  return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
+  return StatusOf(error);
 }

@@ -178,7 +178,7 @@ kvt_kernel_status RunAmpere(const kvt_prefill_params& p, bool to_fp32, cudaStrea
     default:
       error = LaunchAmperePrefill<Operands::kFp8>(plan, blocks, stream);
   }
-  return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
+  return StatusOf(error);
 }
 
 kvt_kernel_status Run(const kvt_prefill_params& params, bool to_fp32, void* workspace,
@@ -202,8 +202,9 @@ kvt_kernel_status Run(const kvt_prefill_params& params, bool to_fp32, void* work
                         "strides below 2^40 bytes, with a driver that knows tensor maps"}});
   }
   const auto on = static_cast<cudaStream_t>(stream);
-  if (Launch(plan, choice, device, on) != cudaSuccess) return KVT_KERNEL_LAUNCH_FAILED;
-  return choice.splits > 1 ? Merge(plan, to_fp32, on) : KVT_KERNEL_OK;
+  const kvt_kernel_status launched = StatusOf(Launch(plan, choice, device, on));
+  if (launched != KVT_KERNEL_OK || choice.splits == 1) return launched;
+  return Merge(plan, to_fp32, on);
 }
 
 }  // namespace

@@ -3,16 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/common/refusal.h"
+
 namespace {
 
-kvt_kernel_status StatusOf(cudaError_t error) {
-  if (error == cudaSuccess) return KVT_KERNEL_OK;
-  if (error == cudaErrorInvalidDevice || error == cudaErrorNoDevice ||
-      error == cudaErrorInsufficientDriver) {
-    return KVT_KERNEL_UNSUPPORTED;
-  }
-  return KVT_KERNEL_LAUNCH_FAILED;
-}
+using kvtier::kernels::StatusOf;
 
 const char* CudaErrorText() { return cudaGetErrorString(cudaPeekAtLastError()); }
 

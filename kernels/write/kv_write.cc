@@ -145,5 +145,5 @@ kvt_kernel_status kvt_kv_write(const kvt_kv_write_params* params, void* stream) 
   const cudaError_t error = device.family == Family::kHopper
                                 ? Launch<Family::kHopper>(*params, device.processors, on)
                                 : Launch<Family::kAmpere>(*params, device.processors, on);
-  return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
+  return StatusOf(error);
 }

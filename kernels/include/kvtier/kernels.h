@@ -38,7 +38,7 @@ typedef enum {
   KVT_KERNEL_UNSUPPORTED = 2,      /* a type, head size or device for which no kernel is built */
   KVT_KERNEL_WORKSPACE_TOO_SMALL = 3,
   KVT_KERNEL_LAUNCH_FAILED = 4, /* CUDA refused; cudaGetLastError tells more */
-  KVT_KERNEL_OUT_OF_MEMORY = 5  /* only of calls that allocate, see kernel_table.h */
+  KVT_KERNEL_OUT_OF_MEMORY = 5  /* the device's memory is used up; the next call may succeed */
 } kvt_kernel_status;
 
 typedef enum { KVT_BF16 = 0, KVT_FP16 = 1, KVT_FP8_E4M3 = 2, KVT_FP32 = 3 } kvt_dtype;

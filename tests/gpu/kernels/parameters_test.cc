@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/common/refusal.h"
 #include "kvtier/kernels.h"
 
 namespace kvtier::kernels {
@@ -139,6 +140,13 @@ std::vector<Change<P>> UnbuiltAttention() {
       {"groups of 1024", [](P* p) { p->q_heads = 1024 * p->kv.kv_heads; }},
       {"an unknown type", [](P* p) { p->kv.dtype = static_cast<kvt_dtype>(77); }},
   };
+}
+
+TEST(KernelStatus, OfUsedUpMemoryIsNotThatOfAFailedLaunch) {
+  EXPECT_EQ(StatusOf(cudaSuccess), KVT_KERNEL_OK);
+  EXPECT_EQ(StatusOf(cudaErrorMemoryAllocation), KVT_KERNEL_OUT_OF_MEMORY);
+  EXPECT_EQ(StatusOf(cudaErrorNoDevice), KVT_KERNEL_UNSUPPORTED);
+  EXPECT_EQ(StatusOf(cudaErrorIllegalAddress), KVT_KERNEL_LAUNCH_FAILED);
 }
 
 TEST(KernelParameters, OfDecodeAreChecked) {
