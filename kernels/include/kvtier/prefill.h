@@ -24,8 +24,8 @@ extern "C" {
  *  lse            [query_tokens, q_heads], contiguous; null: not wanted
  *
  * Built: head_dim 64, 128 and 256; cache of query_dtype or of KVT_FP8_E4M3; q_heads / kv_heads from
- * 1 to 64. Over an fp8 cache the sums are those of fp16 operands: queries beyond its range (65504)
- * saturate. */
+ * 1 to 64; a token's KV heads within 2^31 elements. Over an fp8 cache the sums are those of fp16
+ * operands: queries beyond its range (65504) saturate. */
 typedef struct {
   const void* query;
   void* output;

@@ -351,6 +351,13 @@ TEST(KernelParameters, ARefusalNamesTheFieldWhatItIsAndWhatIsBuilt) {
   prefill.soft_cap = NAN;
   EXPECT_EQ(kvt_prefill(&prefill, nullptr, 0, nullptr), KVT_KERNEL_INVALID_ARGUMENT);
   EXPECT_STREQ(kvt_kernel_last_error_detail(), "soft_cap must be finite and not negative");
+  prefill = GoodPrefill();
+  prefill.kv.kv_heads = 8;
+  prefill.kv.head_stride = int64_t{1} << 29;
+  EXPECT_EQ(kvt_prefill(&prefill, nullptr, 0, nullptr), KVT_KERNEL_UNSUPPORTED);
+  EXPECT_STREQ(kvt_kernel_last_error_detail(),
+               "kv.head_stride is 536870912; kernels are built for KV heads that lie within 2^31 "
+               "elements");
 }
 
 TEST(KernelParameters, ARefusedDeviceIsNamedByEveryKindOfCall) {
