@@ -70,8 +70,10 @@ Daemon::~Daemon() = default;
 
 Status Daemon::Start() {
   log_->Info("daemon.starting", "kvtierd {}, pid {}", Version(), ::getpid());
-  // The disk tier comes first, because its lock tells whether another daemon runs here: that
-  // daemon's sockets must then not be touched.
+  // The keeper of memory has its socket beside the daemon's.
+  KVT_RETURN_IF_ERROR(MakeSocketDirectories());
+  // The disk tier comes before all sockets, because its lock tells whether another daemon runs
+  // here: that daemon's must then not be touched.
   KVT_RETURN_IF_ERROR(resources_.OpenStores());
   manager_->Extend("Opening the devices", kDevicePatienceMs);
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "pool.device", resources_.OpenDevices()));
@@ -233,14 +235,15 @@ void Daemon::MakeAdmin() {
       });
 }
 
+Status Daemon::MakeSocketDirectories() const {
+  KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "server.admin_socket",
+                                      MakeParentDirectory(config_.server.admin_socket)));
+  return AnnotateWithKey(config_, "server.socket", MakeParentDirectory(config_.server.socket));
+}
+
 Status Daemon::Listen() {
-  const std::string& admin_socket = config_.server.admin_socket;
-  KVT_RETURN_IF_ERROR(
-      AnnotateWithKey(config_, "server.admin_socket", MakeParentDirectory(admin_socket)));
-  KVT_RETURN_IF_ERROR(
-      AnnotateWithKey(config_, "server.socket", MakeParentDirectory(config_.server.socket)));
-  KVT_RETURN_IF_ERROR(
-      AnnotateWithKey(config_, "server.admin_socket", admin_server_->Listen(admin_socket)));
+  KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "server.admin_socket",
+                                      admin_server_->Listen(config_.server.admin_socket)));
   // The clients' socket is bound last: a client that can connect finds everything else in place.
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "metrics.listen", ListenForMetrics()));
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "events.endpoint", ListenForEvents()));

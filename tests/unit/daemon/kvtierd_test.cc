@@ -81,6 +81,17 @@ TEST(Kvtierd, ACheckLooksForAFileOfCredentialsAndNotIntoIt) {
   EXPECT_EQ(checked().find("cold.password_file: "), std::string::npos);
 }
 
+TEST(Kvtierd, HasAKeeperWhereItMakesTheSocketsDirectory) {
+  const TestDirectory directory;
+  std::vector<std::string> arguments = SmallArguments(directory.path());
+  const std::string socket = directory.path() / "made" / "kvtier.sock";
+  arguments.insert(arguments.end(),
+                   {"--set", "server.socket=" + socket, "--set", "restart.keep_for=1s"});
+  Kvtierd kvtierd(arguments);
+  ASSERT_TRUE(kvtierd.ReadUntil("server.ready"));
+  EXPECT_NE(kvtierd.output().find("keeper.ready"), std::string::npos) << kvtierd.output();
+}
+
 // A configuration beside a check of it: 0 serves, 1 may start later, 78 never will.
 class CheckAndStartTest : public testing::Test {
  protected:
