@@ -36,13 +36,13 @@ class CircuitBreaker {
     if (!succeeded) return Open();
     state_ = State::kClosed;
     failures_ = 0;
-    wait_ms_ = kFirstWaitMs;
   }
   // How a request ended that had passed. Answers that come when the breaker is open already say
   // nothing new.
   void RequestEnded(bool succeeded) {
     if (state_ != State::kClosed) return;
     failures_ = succeeded ? 0 : failures_ + 1;
+    if (succeeded) wait_ms_ = 0;
     if (failures_ == kFailuresToOpen) Open();
   }
 
@@ -51,10 +51,11 @@ class CircuitBreaker {
   static constexpr int64_t kLongestWaitMs = 30'000;
 
  private:
-  // The longer the store stays away, the more seldom it is asked.
+  // The longer no request has succeeded, the more seldom the store is asked. A store that answers
+  // probes alone, which are short, would else take most requests again twice a second.
   void Open() {
     if (state_ == State::kClosed) ++openings_;
-    if (state_ == State::kHalfOpen) wait_ms_ = std::min(2 * wait_ms_, kLongestWaitMs);
+    wait_ms_ = std::clamp(2 * wait_ms_, kFirstWaitMs, kLongestWaitMs);
     state_ = State::kOpen;
     probe_at_ms_ = clock_.MonotonicMs() + wait_ms_;
   }
@@ -62,7 +63,7 @@ class CircuitBreaker {
   const Clock& clock_;
   State state_ = State::kClosed;
   uint32_t failures_ = 0;  // in a row
-  int64_t wait_ms_ = kFirstWaitMs;
+  int64_t wait_ms_ = 0;    // the last one; 0 if a request has succeeded since
   int64_t probe_at_ms_ = 0;
   uint64_t openings_ = 0;
 };

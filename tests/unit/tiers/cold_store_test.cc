@@ -64,6 +64,25 @@ TEST(CircuitBreaker, TakesNoNoticeOfLateAnswersWhenItIsOpen) {
   EXPECT_FALSE(breaker.Passes());
 }
 
+// A probe is a short question; a store that answers these alone is asked ever more seldom.
+TEST(CircuitBreaker, WaitsLongerWhereOnlyProbesSucceed) {
+  FakeClock clock;
+  CircuitBreaker breaker(&clock);
+  int64_t waited_ms = CircuitBreaker::kFirstWaitMs;
+  const auto flap = [&] {
+    for (int i = 0; i < 3; ++i) breaker.RequestEnded(false);
+    clock.Advance(waited_ms - 1);
+    EXPECT_FALSE(breaker.TakeProbe());
+    clock.Advance(1);
+    ASSERT_TRUE(breaker.TakeProbe());
+    breaker.ProbeEnded(true);
+  };
+  for (; waited_ms < 10'000; waited_ms *= 2) flap();
+  breaker.RequestEnded(true);
+  waited_ms = CircuitBreaker::kFirstWaitMs;
+  flap();
+}
+
 class GuardedStoreTest : public ::testing::Test {
  protected:
   void Ask() {
