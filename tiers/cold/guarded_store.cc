@@ -7,6 +7,7 @@ namespace kvtier {
 namespace {
 
 constexpr int64_t kProbeTimeoutMs = 1000;
+constexpr const char* kProbe = "kvtier/probe";
 
 // A store that answers, if only to refuse an object because it is full, is not away.
 bool IsFault(const Error& error) {
@@ -17,13 +18,25 @@ bool IsFault(const Error& error) {
 
 bool GuardedStore::Available() {
   if (breaker_.TakeProbe()) {
-    store_.Exists({"kvtier/probe"}, ColdAsk::kPrefix, kProbeTimeoutMs,
+    store_.Exists({kProbe}, ColdAsk::kPrefix, kProbeTimeoutMs,
                   gate_.WhileOpen([this](const Result<std::vector<bool>>& answer) {
                     breaker_.ProbeEnded(answer.has_value());
                     TellIfChanged(answer ? Status() : tl::unexpected(answer.error()));
                   }));
   }
   return breaker_.Passes();
+}
+
+// A put is too dear to be a probe. A store that deletes but takes no objects is sent a few after
+// each, ever more seldom.
+bool GuardedStore::TakesWrites() {
+  if (!Available()) return false;
+  if (writes_.TakeProbe()) {
+    store_.Delete({kProbe}, kProbeTimeoutMs, gate_.WhileOpen([this](const Status& status) {
+      writes_.ProbeEnded(status || !IsFault(status.error()));
+    }));
+  }
+  return writes_.Passes();
 }
 
 // A probe that fails while the store is away is no news.
@@ -34,18 +47,19 @@ void GuardedStore::TellIfChanged(const Status& last) {
 }
 
 template <typename Answer>
-std::function<void(Answer)> GuardedStore::Watch(std::function<void(Answer)> done) {
-  return gate_.WhileOpen([this, done = std::move(done)](Answer answer) {
+std::function<void(Answer)> GuardedStore::Watch(CircuitBreaker* breaker,
+                                                std::function<void(Answer)> done) {
+  return gate_.WhileOpen([this, breaker, done = std::move(done)](Answer answer) {
     const bool fault = !answer.has_value() && IsFault(answer.error());
-    breaker_.RequestEnded(!fault);
+    breaker->RequestEnded(!fault);
     if (fault) TellIfChanged(tl::unexpected(answer.error()));
     done(std::move(answer));
   });
 }
 
 template <typename Answer>
-bool GuardedStore::Refuse(const std::function<void(Answer)>& done) {
-  if (Available()) return false;
+bool GuardedStore::Refuse(bool passes, const std::function<void(Answer)>& done) {
+  if (passes) return false;
   loop_.Post(gate_.WhileOpen(
       [done] { done(MakeError(ErrorCode::kUnavailable, std::string(kColdStoreAway))); }));
   return true;
@@ -53,30 +67,30 @@ bool GuardedStore::Refuse(const std::function<void(Answer)>& done) {
 
 void GuardedStore::Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
                           ExistsDone done) {
-  if (Refuse(done)) return;
-  store_.Exists(std::move(names), ask, timeout_ms, Watch(std::move(done)));
+  if (Refuse(Available(), done)) return;
+  store_.Exists(std::move(names), ask, timeout_ms, Watch(&breaker_, std::move(done)));
 }
 
 void GuardedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) {
-  if (Refuse(done)) return;
-  store_.Get(std::move(name), bytes, timeout_ms, Watch(std::move(done)));
+  if (Refuse(Available(), done)) return;
+  store_.Get(std::move(name), bytes, timeout_ms, Watch(&breaker_, std::move(done)));
 }
 
 void GuardedStore::Put(std::string name, ColdBytes bytes, ColdPut how, int64_t timeout_ms,
                        Done done) {
-  if (Refuse(done)) return;
-  store_.Put(std::move(name), std::move(bytes), how, timeout_ms, Watch(std::move(done)));
+  if (Refuse(TakesWrites(), done)) return;
+  store_.Put(std::move(name), std::move(bytes), how, timeout_ms, Watch(&writes_, std::move(done)));
 }
 
 void GuardedStore::Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) {
-  if (Refuse(done)) return;
-  store_.Delete(std::move(names), timeout_ms, Watch(std::move(done)));
+  if (Refuse(Available(), done)) return;
+  store_.Delete(std::move(names), timeout_ms, Watch(&writes_, std::move(done)));
 }
 
 void GuardedStore::DeleteSome(std::string prefix, uint64_t cursor, int64_t timeout_ms,
                               DeletedDone done) {
-  if (Refuse(done)) return;
-  store_.DeleteSome(std::move(prefix), cursor, timeout_ms, Watch(std::move(done)));
+  if (Refuse(Available(), done)) return;
+  store_.DeleteSome(std::move(prefix), cursor, timeout_ms, Watch(&writes_, std::move(done)));
 }
 
 }  // namespace kvtier

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store with a circuit breaker in front of it: a store that is slow or gone is not asked.
+// A store with circuit breakers in front of it: a store that is slow or gone is not asked. Puts
+// have one of their own, in which deletions count, too, so that none that fails stops reads.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +25,15 @@ class GuardedStore final : public ColdStore {
   // Hears why the store is asked no more, and (success) that it is asked again.
   using OnChange = std::function<void(const Status&)>;
   GuardedStore(ColdStore* store, const Clock* clock, EventQueue* loop, OnChange on_change = {})
-      : store_(*store), loop_(*loop), breaker_(clock), on_change_(std::move(on_change)) {}
+      : store_(*store),
+        loop_(*loop),
+        breaker_(clock),
+        writes_(clock),
+        on_change_(std::move(on_change)) {}
 
   // Sends a probe when it is time for one.
   [[nodiscard]] bool Available() override;
+  [[nodiscard]] bool TakesWrites() override;
   void Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
               ExistsDone done) override;
   void Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) override;
@@ -41,13 +47,15 @@ class GuardedStore final : public ColdStore {
  private:
   void TellIfChanged(const Status& last);
   template <typename Answer>
-  [[nodiscard]] std::function<void(Answer)> Watch(std::function<void(Answer)> done);
+  [[nodiscard]] std::function<void(Answer)> Watch(CircuitBreaker* breaker,
+                                                  std::function<void(Answer)> done);
   template <typename Answer>
-  [[nodiscard]] bool Refuse(const std::function<void(Answer)>& done);
+  [[nodiscard]] bool Refuse(bool passes, const std::function<void(Answer)>& done);
 
   ColdStore& store_;
   EventQueue& loop_;
-  CircuitBreaker breaker_;
+  CircuitBreaker breaker_;  // of all calls
+  CircuitBreaker writes_;   // of puts
   const OnChange on_change_;
   bool away_told_ = false;
   Gate gate_;

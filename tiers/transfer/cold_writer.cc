@@ -21,7 +21,7 @@ constexpr uint64_t kAheadShare = 16;
 }  // namespace
 
 void ColdWriter::Tick() {
-  const bool away = !state_.env.cold->Available();
+  const bool away = !state_.env.cold->TakesWrites();
   choice_.Tick(away);
   if (away) return;
   WriteLeaving();

@@ -13,6 +13,8 @@ namespace {
 
 // Servers allow for a quarter of an hour.
 constexpr std::time_t kMostSkewS = 900;
+// Insufficient storage, MinIO's answer to writes.
+constexpr int64_t kFull = 507;
 
 // The text of the first such element, without those within it.
 std::string_view ElementOf(std::string_view body, const std::string& name) {
@@ -64,7 +66,7 @@ S3Verdict JudgeError(const S3Reply& reply, bool is_question, std::time_t now) {
     text += "; the bucket is elsewhere";
     if (!region.empty()) text.append(", in region ").append(region);
     text += ": redirects are not followed, name its region and endpoint";
-  } else if (reply.http / 100 != 5 && !is_question) {
+  } else if ((reply.http / 100 != 5 || reply.http == kFull) && !is_question) {
     verdict.outcome.status = KVT_COLD_REFUSED;
   }
   text = ReasonLine(text);

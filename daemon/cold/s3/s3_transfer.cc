@@ -173,7 +173,8 @@ S3Verdict S3Transfer::End(int code) {
   // The one byte that was asked for to learn a reason is not data.
   if (is_question && status / 100 == 2) reply_.body.clear();
   S3Verdict verdict = JudgeS3Reply(reply_, is_question, std::time(nullptr));
-  verdict.outcome.may_come = was_sent && status / 100 == 5 && verdict.next == S3Next::kEnd;
+  verdict.outcome.may_come = was_sent && status / 100 == 5 && verdict.next == S3Next::kEnd &&
+                             verdict.outcome.status == KVT_COLD_UNAVAILABLE;
   return verdict;
 }
 

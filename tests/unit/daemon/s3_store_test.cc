@@ -349,6 +349,8 @@ TEST_F(S3StoreTest, AFailureOfTheServerIsItsUnavailability) {
 }
 
 TEST_F(S3StoreTest, ARefusedWriteLeavesTheStoreAvailable) {
+  server_.Play([](const S3ServerRequest&) { return S3ErrorReply(507, "XMinioStorageFull"); });
+  EXPECT_EQ(Put(kName, "x").get().status, KVT_COLD_REFUSED);
   server_.Play([](const S3ServerRequest&) { return S3ErrorReply(403, "AccessDenied"); });
   EXPECT_EQ(Put(kName, "x").get().status, KVT_COLD_REFUSED);
   const S3Outcome question = Exists({kName}, false).get();

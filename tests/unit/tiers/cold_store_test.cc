@@ -91,6 +91,11 @@ class GuardedStoreTest : public ::testing::Test {
     });
     loop_.RunAll();
   }
+  void Put() {
+    guarded_.Put("a", std::make_shared<ColdObject>(1), {}, 5,
+                 [this](const Status& status) { last_ = status ? "ok" : status.error().reason; });
+    loop_.RunAll();
+  }
 
   FakeClock clock_;
   FakeLoop loop_;
@@ -136,6 +141,36 @@ TEST_F(GuardedStoreTest, TellsOnceThatTheStoreIsAwayAndOnceThatItIsBack) {
   clock_.Advance(CircuitBreaker::kLongestWaitMs);
   ask();
   EXPECT_THAT(told, testing::ElementsAre("no_connection", "back"));
+}
+
+TEST_F(GuardedStoreTest, WritesThatFailStopNoReads) {
+  store_.refuses = true;
+  for (int i = 0; i < 3; ++i) Put();
+  EXPECT_EQ(last_, "no_connection");
+  store_.refuses = false;
+  EXPECT_TRUE(guarded_.Available());
+  Ask();
+  EXPECT_EQ(last_, "ok");
+  EXPECT_FALSE(guarded_.TakesWrites());
+  Put();
+  EXPECT_EQ(last_, "cold_store_away");
+  guarded_.Delete({"a"}, 5, [this](const Status& status) { last_ = status ? "ok" : ""; });
+  loop_.RunAll();
+  EXPECT_EQ(last_, "ok");
+  clock_.Advance(CircuitBreaker::kFirstWaitMs);
+  EXPECT_FALSE(guarded_.TakesWrites()) << "the probe is under way";
+  loop_.RunAll();
+  EXPECT_TRUE(guarded_.TakesWrites());
+  Put();
+  EXPECT_EQ(last_, "ok");
+}
+
+TEST_F(GuardedStoreTest, ReadsThatFailStopWritesToo) {
+  store_.refuses = true;
+  for (int i = 0; i < 3; ++i) Ask();
+  EXPECT_FALSE(guarded_.TakesWrites());
+  Put();
+  EXPECT_EQ(last_, "cold_store_away");
 }
 
 TEST_F(GuardedStoreTest, TakesAnAbsentObjectForNoFault) {
