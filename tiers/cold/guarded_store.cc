@@ -51,7 +51,10 @@ std::function<void(Answer)> GuardedStore::Watch(CircuitBreaker* breaker,
                                                 std::function<void(Answer)> done) {
   return gate_.WhileOpen([this, breaker, done = std::move(done)](Answer answer) {
     const bool fault = !answer.has_value() && IsFault(answer.error());
-    breaker->RequestEnded(!fault);
+    // A call that was not sent, because too much is under way, says nothing of the store.
+    const bool was_sent =
+        answer.has_value() || answer.error().code != ErrorCode::kResourceExhausted;
+    if (was_sent) breaker->RequestEnded(!fault);
     if (fault) TellIfChanged(tl::unexpected(answer.error()));
     done(std::move(answer));
   });

@@ -173,6 +173,21 @@ TEST_F(GuardedStoreTest, ReadsThatFailStopWritesToo) {
   EXPECT_EQ(last_, "cold_store_away");
 }
 
+// This host has too much under way, perhaps of calls that the store does not end.
+TEST_F(GuardedStoreTest, TakesACallThatWasNotSentForNoSuccess) {
+  store_.refuses = true;
+  const Error gone = store_.refusal;
+  const Error busy = {ErrorCode::kResourceExhausted, "cold_store_busy", ""};
+  for (const Error& refusal : {gone, busy, gone, busy}) {
+    store_.refusal = refusal;
+    Ask();
+    EXPECT_TRUE(guarded_.Available());
+  }
+  store_.refusal = gone;
+  Ask();
+  EXPECT_FALSE(guarded_.Available());
+}
+
 TEST_F(GuardedStoreTest, TakesAnAbsentObjectForNoFault) {
   for (int i = 0; i < 10; ++i) {
     guarded_.Get("nothing", 10, 5, [](const Result<ColdBytes>&) {});
