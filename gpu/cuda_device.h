@@ -63,12 +63,13 @@ struct VramHolder {
   uint64_t bytes = 0;  // 0: not known
 };
 
-// Every such process but this one, as far as the driver tells; empty if it does not.
-[[nodiscard]] std::vector<VramHolder> VramHoldersOf(int ordinal);
+// Every such process but this one; nothing if the driver does not tell, as it tells administrators
+// alone of a slice of a GPU (MIG).
+[[nodiscard]] std::optional<std::vector<VramHolder>> VramHoldersOf(int ordinal);
 // The bytes that no process holds; nothing if the driver does not tell.
 [[nodiscard]] std::optional<uint64_t> FreeVramOf(int ordinal);
-// Whether the process is one of them. It can be when it has ended: its kernels run on while a child
-// has inherited its files.
-[[nodiscard]] bool HoldsVramOf(int ordinal, int32_t pid);
+// Whether the process is one of them, if the driver tells. It can be when it has ended: its kernels
+// run on while a child has inherited its files.
+[[nodiscard]] std::optional<bool> HoldsVramOf(int ordinal, int32_t pid);
 
 }  // namespace kvtier

@@ -22,8 +22,8 @@ Result<DeviceInfo> LookAtCudaDevice(int /*ordinal*/) {
 
 std::shared_ptr<HostPinner> MakeCudaHostPinner() { return nullptr; }
 
-std::vector<VramHolder> VramHoldersOf(int /*ordinal*/) { return {}; }
+std::optional<std::vector<VramHolder>> VramHoldersOf(int /*ordinal*/) { return std::nullopt; }
 std::optional<uint64_t> FreeVramOf(int /*ordinal*/) { return std::nullopt; }
-bool HoldsVramOf(int /*ordinal*/, int32_t /*pid*/) { return false; }
+std::optional<bool> HoldsVramOf(int /*ordinal*/, int32_t /*pid*/) { return std::nullopt; }
 
 }  // namespace kvtier

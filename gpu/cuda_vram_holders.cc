@@ -6,7 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <optional>
+#include <vector>
 
 #include "base/c_pointer.h"
 #include "gpu/cuda_device.h"
@@ -15,7 +16,7 @@ namespace kvtier {
 namespace {
 
 constexpr int kNvmlSuccess = 0;
-constexpr unsigned kMaxHolders = 256;
+constexpr unsigned kMaxHolders = 4096;
 constexpr uint64_t kNotAvailable = UINT64_MAX;
 
 struct NvmlDevice;
@@ -82,13 +83,13 @@ class Nvml {
 
 }  // namespace
 
-std::vector<VramHolder> VramHoldersOf(int ordinal) {
+std::optional<std::vector<VramHolder>> VramHoldersOf(int ordinal) {
   const Nvml nvml(ordinal);
-  std::array<NvmlProcess, kMaxHolders> found{};
+  std::vector<NvmlProcess> found(kMaxHolders);
   unsigned count = kMaxHolders;
   if (!nvml.Ask<ProcessesFunction>("nvmlDeviceGetComputeRunningProcesses_v3", &count,
                                    found.data())) {
-    return {};
+    return std::nullopt;
   }
   std::vector<VramHolder> holders;
   for (unsigned i = 0; i < count; ++i) {
@@ -106,8 +107,10 @@ std::optional<uint64_t> FreeVramOf(int ordinal) {
   return memory.free;
 }
 
-bool HoldsVramOf(int ordinal, int32_t pid) {
-  return std::ranges::any_of(VramHoldersOf(ordinal), [pid](const VramHolder& holder) {
+std::optional<bool> HoldsVramOf(int ordinal, int32_t pid) {
+  const std::optional<std::vector<VramHolder>> holders = VramHoldersOf(ordinal);
+  if (!holders) return std::nullopt;
+  return std::ranges::any_of(*holders, [pid](const VramHolder& holder) {
     return holder.pid == static_cast<uint32_t>(pid);
   });
 }

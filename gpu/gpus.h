@@ -34,7 +34,7 @@ class CudaGpus final : public Gpus {
     return LookAtCudaDevice(ordinal);
   }
   [[nodiscard]] std::vector<VramHolder> HoldersOf(int ordinal) const override {
-    return VramHoldersOf(ordinal);
+    return VramHoldersOf(ordinal).value_or(std::vector<VramHolder>());
   }
   [[nodiscard]] std::shared_ptr<HostPinner> MakePinner() const override {
     return MakeCudaHostPinner();

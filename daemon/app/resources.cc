@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
+#include <set>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -285,14 +287,32 @@ Quarantine::KernelsRemain Resources::MakeKernelsRemain() {
     if (opened.kind == wire::DeviceKind::kCuda) ordinals.push_back(opened.device->info().ordinal);
   }
   if (ordinals.empty()) return {};
-  return [this, ordinals](int32_t pid, std::function<void(bool)> answer) {
-    const auto found = std::make_shared<bool>(false);
+  struct Found {
+    bool remain = false;
+    std::set<int> untold;  // GPUs
+  };
+  return [this, ordinals, warned = std::make_shared<std::set<int>>()](
+             int32_t pid, std::function<void(bool)> answer) {
+    const auto found = std::make_shared<Found>();
     // Asking the driver takes milliseconds.
     executor_->Run(
         [ordinals, pid, found] {
-          for (const int ordinal : ordinals) *found |= HoldsVramOf(ordinal, pid);
+          for (const int ordinal : ordinals) {
+            const std::optional<bool> holds = HoldsVramOf(ordinal, pid);
+            found->remain |= holds.value_or(false);
+            if (!holds) found->untold.insert(ordinal);
+          }
         },
-        [found, answer = std::move(answer)] { answer(*found); });
+        [found, warned, log = env_.log, answer = std::move(answer)] {
+          for (const int ordinal : found->untold) {
+            if (!warned->insert(ordinal).second) continue;
+            log->Warning("device.degraded",
+                         "the driver does not tell who uses cuda:{}: a process that has ended is "
+                         "taken to have left no kernels there that write on",
+                         ordinal);
+          }
+          answer(found->remain);
+        });
   };
 }
 

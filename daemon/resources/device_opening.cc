@@ -83,7 +83,8 @@ Result<std::vector<Choice>> Choose(const PoolConfig& pool, const Gpus& gpus) {
 Result<uint64_t> PoolBytesOn(const DeviceInfo& info, const Config& config, size_t position,
                              const Choice& choice, const DeviceEnvironment& environment) {
   const uint64_t kept = environment.kept_bytes ? environment.kept_bytes(info) : 0;
-  const uint64_t free_bytes = info.free_bytes + kept;
+  // Free may be said of the whole GPU where the device is a slice of it (MIG).
+  const uint64_t free_bytes = std::min(info.free_bytes + kept, info.total_bytes);
   const uint64_t wanted = WantedBytes(config, position, free_bytes);
   if (wanted > info.total_bytes) {
     return MakeError(

@@ -43,6 +43,8 @@ class FakeGpus final : public Gpus {
  public:
   explicit FakeGpus(int count) : count_(count) {}
 
+  // From here on, of each; of 80 GiB.
+  void SetFree(uint64_t bytes) { free_bytes_ = bytes; }
   // So many times.
   void RefuseToOpen(int times) { refusals_ = times; }
   // By ordinal, in the order in which they were opened.
@@ -59,7 +61,7 @@ class FakeGpus final : public Gpus {
                     .name = "fake GPU",
                     .ordinal = ordinal,
                     .total_bytes = 80 * kGiB,
-                    .free_bytes = 60 * kGiB};
+                    .free_bytes = free_bytes_};
     info.uuid[0] = static_cast<uint8_t>(ordinal + 1);
     return info;
   }
@@ -79,6 +81,7 @@ class FakeGpus final : public Gpus {
 
  private:
   const int count_;
+  uint64_t free_bytes_ = 60 * kGiB;
   mutable int refusals_ = 0;
   mutable std::vector<int> opened_;
   const std::shared_ptr<FakePinner> pinner_ = std::make_shared<FakePinner>();

@@ -150,6 +150,16 @@ TEST_F(DeviceOpeningTest, AFractionOfAGpuCountsWhatEarlierPoolsHave) {
   EXPECT_EQ(opening.first().pool_bytes, 35 * kGiB);
 }
 
+// The driver tells of the whole GPU whose slice the device is.
+TEST_F(DeviceOpeningTest, AFractionIsOfNoMoreThanAGpuHas) {
+  config_.pool.free_fraction = 0.5;
+  FakeGpus slices(2);
+  slices.SetFree(600 * kGiB);
+  Opening opening = Open({kSecond}, slices);
+  ASSERT_TRUE(opening.opened) << opening.opened.error().ToString();
+  EXPECT_EQ(opening.first().pool_bytes, 40 * kGiB);
+}
+
 TEST_F(DeviceOpeningTest, APoolThatNoMemoryCanHoldIsRefusedAtTheStart) {
   config_.cache.pool_bytes = uint64_t{100} << 40;
   Opening opening = Open(DeviceChoice::kHost);

@@ -28,7 +28,11 @@ TEST_F(CudaAbsenceTest, OpeningOneFailsWithTheReason) {
   EXPECT_EQ(device.error().context, FindCudaDevices()->why_none);
 }
 
-TEST_F(CudaAbsenceTest, NobodyHoldsItsMemory) { EXPECT_TRUE(VramHoldersOf(0).empty()); }
+// Another answer than that no process holds any.
+TEST_F(CudaAbsenceTest, WhoHoldsItsMemoryIsNotTold) {
+  EXPECT_EQ(VramHoldersOf(0), std::nullopt);
+  EXPECT_EQ(HoldsVramOf(0, 1), std::nullopt);
+}
 
 }  // namespace
 }  // namespace kvtier
