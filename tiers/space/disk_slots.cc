@@ -66,6 +66,7 @@ void DiskSlots::OnDriveFailed(uint32_t drive) {
   allocator_.CloseDrive(drive);
   leaving_.Forget();
   write_pause_until_ms_ = 0;
+  write_refusals_ = 0;
   state_.SchedulePart();
 }
 
@@ -136,7 +137,7 @@ bool DiskSlots::Adopt(EntryIndex index, const IndexRecord& record, uint32_t grou
 // Freed slots come back only when their deletion is durable, so space is made ahead of need, and a
 // write that finds none waits for the commit instead of evicting more.
 DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
-  if (degraded()) return Outcome::kFull;
+  if (degraded()) return WaitsOutPause() ? Outcome::kWait : Outcome::kFull;
   BlockEntry& entry = state_[index];
   const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   const SlotClass slots = room_.ClassOf(name_space);
@@ -409,6 +410,7 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
   const uint32_t drive = state_.env.geometry.DriveOf(entry.disk);
   state_.Apply(index, status ? BlockEvent::kEndWrite : BlockEvent::kFailWrite);
   if (status) {
+    write_refusals_ = 0;
     health_.Note(drive, DriveRequest::kWrite, status);
     ++state_.stats.disk_write_blocks;
     state_.stats.disk_write_bytes += bytes;
@@ -425,6 +427,7 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
     // Nothing has reached the drive, and other blocks may have their keys.
     allocator_.Free(entry.disk.offset);
   } else {
+    ++write_refusals_;
     const bool served = !health_.Failed(entry.disk);
     health_.Note(drive, DriveRequest::kWrite, status);
     // The others are not held up by a drive that is given up.

@@ -83,6 +83,8 @@ class DiskSlots final : private SlotOwner, private DriveOwner {
     return stopped_ || write_pause_until_ms_ > 0 || committer_.failed();
   }
   void StopWrites() { stopped_ = true; }
+  // While a drain is under way, which has the time, writes wait for the end of a pause.
+  void WaitOutPauses(bool draining) { draining_ = draining; }
   [[nodiscard]] DriveHealth& health() { return health_; }
   [[nodiscard]] const DriveHealth& health() const { return health_; }
   // The bytes of the tenant whose deletion is not durable yet.
@@ -125,6 +127,11 @@ class DiskSlots final : private SlotOwner, private DriveOwner {
   void OnCommitted(const Status& status) override;
   void Sync(std::function<void(const Status&)> done) override { health_.Sync(std::move(done)); }
   void OnDriveFailed(uint32_t drive) override;
+  // Not after refusals again and again, so that each drain ends.
+  [[nodiscard]] bool WaitsOutPause() const {
+    return draining_ && !stopped_ && !committer_.refuses() &&
+           write_refusals_ < DriveHealth::kMostRefusals;
+  }
   // Says, the first time, that nothing is written any more.
   void ReportPause(const Status& refused);
   void OnWritten(EntryIndex entry, uint64_t bytes, const Status& status);
@@ -143,6 +150,8 @@ class DiskSlots final : private SlotOwner, private DriveOwner {
   QuarantinedSlots quarantined_;
   std::vector<uint64_t> passed_;  // by tenant: of its own, since one was evicted or all were passed
   int64_t write_pause_until_ms_ = 0;
+  uint32_t write_refusals_ = 0;  // in a row
+  bool draining_ = false;
   bool stopped_ = false;
   bool pause_reported_ = false;  // until a commit succeeds
   ColdChoice* const cold_;

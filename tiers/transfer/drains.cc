@@ -16,6 +16,7 @@ bool Drains::Settled() const {
 
 void Drains::Begin(std::function<void()> done) {
   ++beginning_;
+  disk_.WaitOutPauses(true);
   WalkFrom(0, std::move(done));
 }
 
@@ -60,6 +61,7 @@ void Drains::Pump() {
   if (!NothingLeft()) return;
   std::vector<std::function<void()>> finished;
   finished.swap(waiting_);
+  disk_.WaitOutPauses(UnderWay());
   for (const auto& done : finished) done();
 }
 

@@ -157,6 +157,36 @@ TEST_F(CacheDrivesTest, ADriveThatOnlyTakesReadsIsGivenUpAndTheOthersAreWrittenT
   ExpectOnDisk(Sequence(2, 6), true);
 }
 
+TEST_F(CacheDrivesTest, ADrainWaitsOutThePauseAfterARefusedWrite) {
+  CacheSetup setup{.pool_blocks = 32, .host_slots = 32, .disk_slots = 64, .disk_files = 2};
+  setup.options.max_disk_write_bytes = 1;
+  Start(setup);
+  Put(Sequence(1, 24));
+  file(1).ScriptWrites({WriteFault::kEio});
+  bool drained = false;
+  cache_->Drain([&] { drained = true; });
+  Settle();
+  EXPECT_FALSE(drained);
+  AdvanceAndTick(kMinuteMs);
+  EXPECT_TRUE(drained);
+  EXPECT_EQ(cache_->Gauges().disk_blocks, 23u);
+  EXPECT_EQ(Drops(Tier::kDisk, DropReason::kWriteError), 1u);
+}
+
+TEST_F(CacheDrivesTest, ADrainEndsWhereEveryWriteIsRefused) {
+  CacheSetup setup{.pool_blocks = 32, .host_slots = 32, .disk_slots = 64};
+  setup.options.max_disk_write_bytes = 1;
+  Start(setup);
+  Put(Sequence(1, 24));
+  file().SetFaultRates({.write_enospc = 1.0});
+  bool drained = false;
+  cache_->Drain([&] { drained = true; });
+  Settle();
+  for (int i = 0; i < 4; ++i) AdvanceAndTick(kMinuteMs);
+  EXPECT_TRUE(drained);
+  EXPECT_EQ(Drops(Tier::kDisk, DropReason::kWriteError), 24u);
+}
+
 TEST_F(CacheDrivesTest, ADriveThatIsGoneIsGivenUpAtOnce) {
   StartWithTwo();
   Put(Sequence(1, 12));
