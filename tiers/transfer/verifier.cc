@@ -51,44 +51,56 @@ void Verifier::StartRead(EntryIndex index, const std::shared_ptr<StepState>& ste
       [read, bytes = state_.blocks.NamespaceOf(entry).slot_bytes] {
         read->buffer = AlignedBuffer(bytes);
       },
-      [this, read] {
-        disk_.ReadAndCheck(read->expected.location, read->buffer.span(), nullptr,
-                           [this, read](const Status& status) { OnRead(read, status); });
-      });
+      [this, read] { Issue(read); });
+}
+
+void Verifier::Issue(const ReadPointer& read) {
+  disk_.ReadAndCheck(read->expected.location, read->buffer.span(), nullptr,
+                     [this, read](const Status& status) { OnRead(read, status); });
 }
 
 // No client waits for the check, and so it is no part of the read, whose checks go before other
 // work of the machine.
-void Verifier::OnRead(const std::shared_ptr<Read>& read, const Status& status) {
+void Verifier::OnRead(const ReadPointer& read, const Status& status) {
   if (!status) {
     ++state_.stats.disk_read_errors;
-    state_.incidents.ReportRead(read->expected.location, read->entry, status, read->verdict);
-    return Finish(read, false);
+    return OnFailed(read, status);
   }
   state_.env.executor->Run(
       [read] { read->verdict = CheckDiskSlot(read->expected, read->buffer.span()); },
       [this, read] {
-        const bool good = read->verdict == SlotVerdict::kGood;
-        if (!good) {
-          state_.incidents.ReportRead(read->expected.location, read->entry, {}, read->verdict);
-        }
-        Finish(read, good);
+        read->verdict == SlotVerdict::kGood ? Finish(read, {}) : OnFailed(read, {});
       });
 }
 
-void Verifier::Finish(const std::shared_ptr<Read>& read, bool good) {
+// Read once more, as by Reader::OnFailed.
+void Verifier::OnFailed(const ReadPointer& read, const Status& status) {
+  const BlockEntry& entry = state_[read->entry];
+  const bool there = entry.has_disk_slot() && entry.disk == read->expected.location;
+  if (there && read->verdict != SlotVerdict::kErased && !std::exchange(read->again, true)) {
+    ++state_.stats.disk_read_retries;
+    return Issue(read);
+  }
+  state_.incidents.ReportRead(read->expected.location, read->entry, status, read->verdict);
+  Finish(read, status);
+}
+
+// A drive that does not answer says nothing of the block, which stays: all of them would be lost to
+// an outage.
+void Verifier::Finish(const ReadPointer& read, const Status& status) {
+  const bool good = status && read->verdict == SlotVerdict::kGood;
   state_.SchedulePump();
   state_.trace.End(TraceKind::kVerifyRead, read->entry, !good);
   StepState& step = *read->step;
-  ++step.result.checked;
-  step.result.bytes += read->buffer.span().size();
+  status ? ++step.result.checked : ++step.result.unread;
+  if (status) step.result.bytes += read->buffer.span().size();
   const BlockEntry& entry = state_[read->entry];
   state_.Apply(read->entry, BlockEvent::kEndVerify);
-  if (!good) ++step.result.bad;
   if (good && entry.disk == read->expected.location) disk_.MarkVerified(read->entry);
-  if (good) {
+  if (good || !status) {
     state_.ForgetIfGone(read->entry);
   } else {
+    ++step.result.bad;
     const bool erased = read->verdict == SlotVerdict::kErased;
     DropUseless(&state_, &disk_, read->entry, read->expected.location,
                 erased ? DropReason::kErased : DropReason::kCorrupt,

@@ -36,12 +36,16 @@ class Verifier {
     SlotExpectation expected;
     AlignedBuffer buffer;
     SlotVerdict verdict = SlotVerdict::kGood;
+    bool again = false;
     std::shared_ptr<StepState> step;
   };
+  using ReadPointer = std::shared_ptr<Read>;
 
   void StartRead(EntryIndex entry, const std::shared_ptr<StepState>& step);
-  void OnRead(const std::shared_ptr<Read>& read, const Status& status);
-  void Finish(const std::shared_ptr<Read>& read, bool good);
+  void Issue(const ReadPointer& read);
+  void OnRead(const ReadPointer& read, const Status& status);
+  void OnFailed(const ReadPointer& read, const Status& status);
+  void Finish(const ReadPointer& read, const Status& status);
 
   CacheState& state_;
   DiskSlots& disk_;

@@ -217,8 +217,9 @@ struct VerifyResult {
   uint64_t checked = 0;
   uint64_t bad = 0;
   uint64_t bytes = 0;
-  // Objects that the cold store does not have any more, and those that it did not answer for.
+  // Objects that the cold store does not have any more.
   uint64_t absent = 0;
+  // Blocks for which disk or cold store did not answer.
   uint64_t unread = 0;
   bool finished = false;
 };

@@ -50,7 +50,7 @@ Outcome VerifyOutcome(JsonView result) {
   if (result["absent"].Count() > 0) {
     left += fmt::format("; {} not there any more", FormatCount(result["absent"].Count()));
   }
-  if (unread > 0) left += fmt::format("; {} that the store did not return", FormatCount(unread));
+  if (unread > 0) left += fmt::format("; {} that could not be read", FormatCount(unread));
   const std::string gone = result["gone"].Text();
   if (!gone.empty()) {
     left += fmt::format("; {} was deleted or replaced: blocks on disk end with the daemon", gone);
@@ -88,8 +88,7 @@ void AddVerifyCommand(CLI::App* app, CommandContext* context) {
                    "cold: objects of the store that this host wrote or read; bad ones are deleted")
       ->check(CLI::IsMember({"disk", "cold"}))
       ->capture_default_str();
-  command->footer(
-      "Ends with 5 if some of the blocks are bad, with 8 if the store did not return some.");
+  command->footer("Ends with 5 if some of the blocks are bad, with 8 if some could not be read.");
   command->callback([context, tier] {
     RunLongCall(context, *tier == "cold" ? "verify_cold" : "verify", "verified", VerifyOutcome);
   });

@@ -354,6 +354,38 @@ TEST_F(CacheDiskTest, VerifyFindsDamageAndQuarantinesIt) {
   EXPECT_EQ(cache_->Gauges().disk_persisted, 0u);
 }
 
+TEST_F(CacheDiskTest, VerifyDropsNoBlockThatTheDriveDoesNotReturn) {
+  Start();
+  PutOnDisk(Sequence(1, 4));
+  file().SetFaultRates({.read_eio = 1.0});
+  std::optional<Cache::VerifyResult> result;
+  cache_->VerifyStep(0, 100, [&](Cache::VerifyResult r) { result = r; });
+  Settle();
+  ASSERT_TRUE(result.has_value());
+  EXPECT_EQ(result->checked, 0u);
+  EXPECT_EQ(result->bad, 0u);
+  EXPECT_EQ(result->unread, 4u);
+  EXPECT_EQ(cache_->Gauges().disk_persisted, 4u);
+  file().SetFaultRates({});
+  for (const BlockHash& hash : Sequence(1, 4)) EXPECT_EQ(LoadOne(hash).miss, MissReason::kNone);
+}
+
+TEST_F(CacheDiskTest, VerifyReadsABlockOnceMoreSinceAFaultMayLieOnTheWay) {
+  Start();
+  PutOnDisk(Sequence(1, 1));
+  for (const ReadFault fault : {ReadFault::kFlipped, ReadFault::kEio}) {
+    file().ScriptReads({fault});
+    std::optional<Cache::VerifyResult> result;
+    cache_->VerifyStep(0, 100, [&](Cache::VerifyResult r) { result = r; });
+    Settle();
+    ASSERT_TRUE(result.has_value());
+    EXPECT_EQ(result->checked, 1u);
+    EXPECT_EQ(result->bad, 0u);
+    EXPECT_TRUE(Presence(TestHash(1, 0)).disk);
+  }
+  EXPECT_EQ(cache_->stats().disk_read_retries, 2u);
+}
+
 TEST_F(CacheDiskTest, VerifyOfSoundBlocksFindsNothingInAnyStepSize) {
   Start();
   PutOnDisk(Sequence(1, 10));
@@ -483,7 +515,7 @@ TEST_F(CacheDiskTest, ABlockThatACheckFindsDamagedStaysUntilItsRecordIsInTheInde
   AdvanceAndTick(1000);
   // The bytes that the check was given are damaged, and are looked at late.
   machine_->loop.Hold(machine_->executor->source());
-  file().ScriptReads({ReadFault::kFlipped});
+  file().ScriptReads({ReadFault::kFlipped, ReadFault::kNone, ReadFault::kFlipped});
   std::optional<Cache::VerifyResult> verified;
   cache_->VerifyStep(0, 100, [&](const Cache::VerifyResult& result) { verified = result; });
   while (machine_->loop.RunOneOf(machine_->executor->source())) {

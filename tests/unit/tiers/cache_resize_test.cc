@@ -321,9 +321,11 @@ TEST_F(CacheDiskResizeTest, ADamagedBlockThatIsVerifiedAndReadIsNotReadAgainBeyo
   std::optional<Cache::VerifyResult> verified;
   cache_->VerifyStep(0, 100, [&](const Cache::VerifyResult& result) { verified = result; });
   machine_->loop.RunAll();
+  ASSERT_TRUE(machine_->loop.RunOneOf(file().source()));
+  machine_->loop.RunAll();
   const PendingAcquire pending = BeginAcquire(kAlice, {block});
   machine_->loop.RunAll();
-  ASSERT_EQ(machine_->loop.pending(file().source()), 2u) << "both read it";
+  ASSERT_EQ(machine_->loop.pending(file().source()), 2u) << "both read it, one again";
   BeginDiskResize(1);
   ASSERT_TRUE(machine_->loop.RunOneOf(file().source()));
   TickOften();
