@@ -223,10 +223,10 @@ class Cache {
   EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
   // Whatever canaries have found of the identity counts no more: its blocks are served and stored.
   void Forgive(NamespaceId namespace_id);
-  // Calls `done` when nothing of what Evict took from the disk can come back at a restart, even if
-  // the index is lost: within this call if that is so already. Blocks that had left the disk before
-  // for other reasons cannot come back with the index then, either. With an error, kIoError, if the
-  // index refuses, or if the disk has refused for seconds.
+  // Calls `done` when nothing of what Evict took can come back at a restart, even if the index is
+  // lost, or from the cold store: within this call if that is so already. Blocks that had left the
+  // disk before for other reasons cannot come back with the index then, either. With an error,
+  // kIoError, if the index or the store refuses, or if the disk has refused for seconds.
   void WhenEvictionsAreDurable(std::function<void(Status)> done);
 
   // Erases the tenant's blocks for good. The index remembers that first, so that a cache that is

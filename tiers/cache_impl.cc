@@ -43,7 +43,11 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
          .prefetch = HostPrefetch(&state, &up.finder, &host, &up.loader, &to_host, &touches),
          .cold_lookup = std::nullopt},
       canary(&state, &host, &disk,
-             [this](const BlockKey& key) { return Evict(key, std::nullopt); }),
+             [this](const BlockKey& key) {
+               // No host is to be served it, also while something uses it here.
+               if (down.cold_writer) down.cold_writer->Forget(key);
+               return Evict(key, std::nullopt);
+             }),
       regions(&state, &up.finder, &up.loader, &to_host, &touches, &canary),
       upkeep{.hints = SequenceHints(&state, &host),
              .retention = Retention(&state, &pools, &to_host, &host, &to_disk, &disk),
@@ -112,7 +116,8 @@ EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier) {
   if (tier.value_or(Tier::kHost) == Tier::kHost) upkeep.adoption.NoteEvicted(key);
   const EvictOutcome outcome = upkeep.retention.Evict(key, tier);
   if (outcome == EvictOutcome::kEvicted) state.SchedulePump();
-  if (down.cold_writer && !tier) down.cold_writer->Forget(key);
+  const bool stays = outcome != EvictOutcome::kEvicted && outcome != EvictOutcome::kAbsent;
+  if (down.cold_writer && !tier && !stays) down.cold_writer->Forget(key);
   return outcome;
 }
 
@@ -504,7 +509,11 @@ EvictOutcome Cache::Evict(const BlockKey& key, std::optional<Tier> tier) {
 }
 
 void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done) {
-  impl_->disk.committer().WhenDeleted(std::move(done));
+  impl_->disk.committer().WhenDeleted([this, done = std::move(done)](Status durable) {
+    ColdWriter* const cold = impl_->down.cold_writer.get();
+    if (!durable || cold == nullptr) return done(std::move(durable));
+    cold->WhenForgotten(done);
+  });
 }
 
 void Cache::Erase(const EraseRequest& request,

@@ -50,9 +50,11 @@ ColdChoice::Choice ColdChoice::ChoiceFor(EntryIndex index, bool leaving) const {
   const bool due = leaving || entry.cold_copy() ||
                    now_ms - int64_t{entry.last_use_s} * 1000 >= state_.options.cold_after_ms;
   // An erasure deletes from the store at last; none of the tenant's blocks comes there meanwhile.
-  const bool erased = std::ranges::any_of(state_.erasing.scopes, [&](const Erasures::Scope& scope) {
-    return scope.request.tenant == state_.blocks.NamespaceOf(entry).identity.tenant;
-  });
+  const bool erased =
+      state_.erasing.objects.contains({entry.namespace_id, entry.hash}) ||
+      std::ranges::any_of(state_.erasing.scopes, [&](const Erasures::Scope& scope) {
+        return scope.request.tenant == state_.blocks.NamespaceOf(entry).identity.tenant;
+      });
   const bool readable = (entry.in_host() || !entry.busy()) &&
                         !under_way_.contains(state_.blocks.directory.RefOf(index)) && !erased;
   return due && readable && entry.uses >= state_.options.cold_min_uses ? Choice::kWrite

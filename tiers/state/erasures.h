@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "tiers/policy/age_clock.h"
+#include "tiers/types/block_key.h"
 #include "tiers/types/cache_requests.h"
 
 namespace kvtier {
@@ -24,6 +26,9 @@ class Erasures {
 
   // Erasures under way, in the order in which they began.
   std::vector<Scope> scopes;
+  // Blocks evicted by hand whose objects the cold store is yet to delete: meanwhile this host
+  // neither writes them there nor takes them from there.
+  std::set<BlockKey> objects;
 
   // Whether a block of the tenant that was created then, on the age clock, is to be erased.
   [[nodiscard]] bool Covers(const Scope& scope, const std::string& tenant,

@@ -166,8 +166,8 @@ ColdLookup::Offers ColdLookup::Offer(const ColdHits& hits, const AcquireRequest&
   const CachePool& pool = *state_.blocks.FindPool(request.pool);
   for (size_t i = 0; i < hits.positions.size(); ++i) {
     const BlockKey key{pool.namespace_id, request.hashes[hits.positions[i]]};
-    // It may have come by another way since.
-    if (state_.blocks.Find(key) != kNoEntry) continue;
+    // It may have come by another way since, or been evicted by hand.
+    if (state_.blocks.Find(key) != kNoEntry || state_.erasing.objects.contains(key)) continue;
     const EntryIndex added =
         state_.AddEntry(key, request.block_tokens, hits.depths[i], RetentionClass::kExtended);
     state_.Apply(added, BlockEvent::kOffer);

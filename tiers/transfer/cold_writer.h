@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <string_view>
@@ -32,8 +33,12 @@ class ColdWriter {
   // those that have waited longest.
   void Tick();
 
-  // Deletes the block's object, if the store is there to hear it. Another host may write it again.
+  // Deletes the block's object, also one that is on its way to the store, and asks again with ticks
+  // until the store has done it. Another host may write it again.
   void Forget(const BlockKey& key);
+  // Calls `done` when all of these are deleted: within this call if there are none. With an error,
+  // kIoError "cold_object_kept", if the store refuses.
+  void WhenForgotten(std::function<void(Status)> done);
 
   // The block's object is gone, or will be.
   void LookAgain(EntryIndex entry);
@@ -68,12 +73,18 @@ class ColdWriter {
   void Put(Writes::iterator write);
   void End(Writes::iterator write);
   void OnPut(Writes::iterator write, const Status& status);
+  // In one call after the other, since an operator may evict all of a model.
+  void DeleteObjects();
+  void OnDeleted(const std::vector<BlockKey>& keys, const Status& status);
+  void TellForgotten(const Status& status);
 
   CacheState& state_;
   DiskSlots& disk_;
   ColdChoice& choice_;
   Writes writes_;
   uint64_t disk_reads_ = 0;
+  bool is_deleting_ = false;
+  std::vector<std::function<void(Status)>> forgotten_waiters_;
   Gate gate_;
 };
 

@@ -254,7 +254,7 @@ EvictOutcome Retention::Evict(const BlockKey& key, std::optional<Tier> tier) {
   if (index == kNoEntry) return EvictOutcome::kAbsent;
   const BlockEntry& entry = state_[index];
   if (entry.pinned()) return EvictOutcome::kPinned;
-  if (entry.busy()) return EvictOutcome::kMoving;
+  if (entry.busy() || entry.offered()) return EvictOutcome::kMoving;
   const bool leaves_pool = !tier || *tier == Tier::kPool;
   if (leaves_pool && Referenced(entry)) return EvictOutcome::kReferenced;
   if (!tier) {

@@ -31,7 +31,7 @@ struct NamespaceIdentity {
 struct BlockKey {
   NamespaceId namespace_id;
   BlockHash hash;
-  friend bool operator==(const BlockKey&, const BlockKey&) = default;
+  friend auto operator<=>(const BlockKey&, const BlockKey&) = default;
 };
 
 // A block's row in the directory. Rows are reused: an index is valid as long as its entry lives.

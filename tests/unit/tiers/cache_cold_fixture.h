@@ -45,6 +45,19 @@ class CacheColdTest : public CacheTest {
     EXPECT_THAT(store_.objects, ::testing::SizeIs(hashes.size()));
     StartAnotherHost();
   }
+  void WriteByThisHost() {
+    Start(ColdSetup());
+    Put(hashes_);
+    Use(hashes_);
+    EvictFromPool();
+    AdvanceAndTick(kAfterMs);
+    ASSERT_THAT(store_.objects, ::testing::SizeIs(hashes_.size()));
+  }
+  // Sets `*told` when the eviction has ended.
+  void Evict(const BlockHash& hash, Status* told) {
+    (void)cache_->Evict({pool_.namespace_id, hash}, std::nullopt);
+    cache_->WhenEvictionsAreDurable([told](const Status& status) { *told = status; });
+  }
   [[nodiscard]] static std::string Name(const BlockHash& hash) {
     return ColdName(Identity("tenant", 1), hash);
   }

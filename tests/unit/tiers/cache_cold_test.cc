@@ -368,16 +368,71 @@ TEST_F(CacheColdTest, GivesUpALoadWhoseSessionEnds) {
 }
 
 TEST_F(CacheColdTest, AnEvictionByHandReachesTheStore) {
-  Start(ColdSetup());
-  Put(hashes_);
-  Use(hashes_);
-  EvictFromPool();
-  AdvanceAndTick(kAfterMs);
-  ASSERT_THAT(store_.objects, SizeIs(4));
+  WriteByThisHost();
   EXPECT_EQ(cache_->Evict({pool_.namespace_id, hashes_[3]}, std::nullopt), EvictOutcome::kEvicted);
   Settle();
   EXPECT_FALSE(store_.objects.contains(Name(hashes_[3])));
   EXPECT_THAT(store_.objects, SizeIs(3));
+}
+
+// The block must not be served again: an operator relies on the reply.
+TEST_F(CacheColdTest, AnEvictionEndsWhenTheStoreHasDeletedTheObject) {
+  WriteByThisHost();
+  store_.refuses = true;
+  Status told;
+  Evict(hashes_[3], &told);
+  Settle();
+  EXPECT_THAT(told, IsErrorOf(ErrorCode::kIoError, "cold_object_kept"));
+  store_.refuses = false;
+  AdvanceAndTick(60'000);
+  EXPECT_FALSE(store_.objects.contains(Name(hashes_[3]))) << "asked for again";
+  told = MakeError(ErrorCode::kTimeout, "not_told");
+  Evict(hashes_[2], &told);
+  Settle();
+  EXPECT_TRUE(told);
+}
+
+// A store's threads and connections do not keep the order of calls.
+TEST_F(CacheColdTest, AWriteUnderWayDoesNotBringBackAnEvictedBlock) {
+  Start(ColdSetup());
+  Put(hashes_);
+  Use(hashes_);
+  EvictFromPool();
+  store_.holds = true;
+  AdvanceAndTick(kAfterMs);
+  ASSERT_EQ(store_.held(), 4u);
+  store_.holds = false;
+  Status told = MakeError(ErrorCode::kTimeout, "not_told");
+  Evict(hashes_[3], &told);
+  Settle();
+  EXPECT_FALSE(told);
+  store_.Answer();
+  Settle();
+  EXPECT_TRUE(told);
+  EXPECT_FALSE(store_.objects.contains(Name(hashes_[3])));
+  Put(hashes_);
+  Use(hashes_);
+  EvictFromPool();
+  AdvanceAndTick(kAfterMs);
+  EXPECT_TRUE(store_.objects.contains(Name(hashes_[3]))) << "computed anew";
+}
+
+TEST_F(CacheColdTest, NothingIsFetchedThatIsBeingDeleted) {
+  WriteByAnotherHost(hashes_);
+  store_.refuses = true;
+  Status told;
+  Evict(hashes_[3], &told);
+  Settle();
+  store_.refuses = false;
+  EXPECT_THAT(Acquire(kAlice, hashes_).hits, SizeIs(3));
+}
+
+TEST_F(CacheColdTest, ABlockThatStaysKeepsItsObject) {
+  WriteByThisHost();
+  ASSERT_TRUE(cache_->Pin(pool_.namespace_id, std::span(&hashes_[3], 1), 60'000));
+  EXPECT_EQ(cache_->Evict({pool_.namespace_id, hashes_[3]}, std::nullopt), EvictOutcome::kPinned);
+  Settle();
+  EXPECT_TRUE(store_.objects.contains(Name(hashes_[3])));
 }
 
 // Acquires, commits, releases, ticks and answers in an order drawn from a seed, with a store that
