@@ -50,6 +50,7 @@ AttentionReport AttentionReports::All() const {
     all.self_test.cases += report.self_test.cases;
     all.self_test.worst_error = std::max(all.self_test.worst_error, report.self_test.worst_error);
     if (all.self_test.failure.empty()) all.self_test.failure = report.self_test.failure;
+    all.self_test.lacks_memory |= report.self_test.lacks_memory;
     all.calls += report.calls;
     all.query_tokens += report.query_tokens;
     all.failures += report.failures;

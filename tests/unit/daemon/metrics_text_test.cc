@@ -86,6 +86,17 @@ TEST(Metrics, EveryFamilyIsNamedOnceAndExplained) {
   }
 }
 
+TEST(Metrics, AttentionThatWaitsForMemoryIsNotReady) {
+  MetricsSnapshot snapshot;
+  snapshot.attention.devices = {{.state = AttentionState::kWaiting}};
+  const auto page = [&snapshot] {
+    return MetricsText(MetricsOf(snapshot, {}, {}), MetricsFormat::kPrometheus);
+  };
+  EXPECT_NE(page().find("\nkvtier_attention_ready 1\n"), std::string::npos) << "no pool yet";
+  snapshot.attention.devices.front().self_test.lacks_memory = true;
+  EXPECT_NE(page().find("\nkvtier_attention_ready 0\n"), std::string::npos);
+}
+
 TEST(Metrics, DevicesAreToldApartByTheirPosition) {
   MetricsSnapshot snapshot;
   snapshot.devices = {{.kind = "cuda", .name = "H200", .uuid = "GPU-1"}, {.kind = "host"}};
