@@ -222,11 +222,12 @@ kvt_kernel_status CheckPrefill(const kvt_prefill_params* p) {
   const int dim = p->kv.head_dim;
   const int group = p->q_heads / p->kv.kv_heads;
   // Hopper's copy engine counts the elements from a token's first KV head to its last in 31 bits.
-  const int64_t gaps = std::max(1, p->kv.kv_heads - 1);
-  return CheckBuilt({{dim == 64 || dim == 128 || dim == 256, "kv.head_dim", dim, "64, 128 and 256"},
-                     {group <= kMaxGroup, "q_heads / kv.kv_heads", group, "1 to 64"},
-                     {p->kv.head_stride <= (int64_t{INT32_MAX} - dim) / gaps, "kv.head_stride",
-                      p->kv.head_stride, "KV heads that lie within 2^31 elements"}});
+  const int64_t gaps = p->kv.kv_heads - 1;
+  return CheckBuilt(
+      {{dim == 64 || dim == 128 || dim == 256, "kv.head_dim", dim, "64, 128 and 256"},
+       {group <= kMaxGroup, "q_heads / kv.kv_heads", group, "1 to 64"},
+       {gaps == 0 || p->kv.head_stride <= (int64_t{INT32_MAX} - dim) / gaps, "kv.head_stride",
+        p->kv.head_stride, "KV heads that lie within 2^31 elements"}});
 }
 
 kvt_kernel_status PrefillToFp32(const kvt_prefill_params& params, void* workspace,

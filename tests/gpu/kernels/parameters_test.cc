@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters that make no sense are told before anything is queued, with or without a GPU. Pointers
 // here point at nothing that is on one: no call may get as far as reading them.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -358,6 +359,12 @@ TEST(KernelParameters, ARefusalNamesTheFieldWhatItIsAndWhatIsBuilt) {
   EXPECT_STREQ(kvt_kernel_last_error_detail(),
                "kv.head_stride is 536870912; kernels are built for KV heads that lie within 2^31 "
                "elements");
+  // Nothing uses the stride between heads of which there is one.
+  prefill.kv.kv_heads = 1;
+  prefill.q_heads = 8;
+  prefill.kv.head_stride = int64_t{1} << 40;
+  (void)kvt_prefill(&prefill, nullptr, 0, nullptr);
+  EXPECT_THAT(kvt_kernel_last_error_detail(), testing::Not(testing::HasSubstr("kv.head_stride")));
 }
 
 TEST(KernelParameters, ARefusedDeviceIsNamedByEveryKindOfCall) {
