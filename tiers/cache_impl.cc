@@ -45,7 +45,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       canary(&state, &host, &disk,
              [this](const BlockKey& key) {
                // No host is to be served it, also while something uses it here.
-               if (down.cold_writer) down.cold_writer->Forget(key);
+               if (down.cold_writer) down.cold_writer->deletions().Forget(key);
                return Evict(key, std::nullopt);
              }),
       regions(&state, &up.finder, &up.loader, &to_host, &touches, &canary),
@@ -117,7 +117,7 @@ EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier) {
   const EvictOutcome outcome = upkeep.retention.Evict(key, tier);
   if (outcome == EvictOutcome::kEvicted) state.SchedulePump();
   const bool stays = outcome != EvictOutcome::kEvicted && outcome != EvictOutcome::kAbsent;
-  if (down.cold_writer && !tier && !stays) down.cold_writer->Forget(key);
+  if (down.cold_writer && !tier && !stays) down.cold_writer->deletions().Forget(key);
   return outcome;
 }
 
@@ -512,7 +512,7 @@ void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done) {
   impl_->disk.committer().WhenDeleted([this, done = std::move(done)](Status durable) {
     ColdWriter* const cold = impl_->down.cold_writer.get();
     if (!durable || cold == nullptr) return done(std::move(durable));
-    cold->WhenForgotten(done);
+    cold->deletions().WhenDone(done);
   });
 }
 

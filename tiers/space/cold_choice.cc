@@ -27,13 +27,13 @@ bool ColdChoice::MayStart() const {
   return allowance_bytes_ > 0 && in_flight_bytes_ < kMostInFlightBytes;
 }
 
-void ColdChoice::Begin(EntryRef block, uint64_t bytes) {
+void ColdChoice::Begin(const BlockKey& block, uint64_t bytes) {
   allowance_bytes_ -= static_cast<int64_t>(bytes);
   in_flight_bytes_ += bytes;
   under_way_.insert(block);
 }
 
-void ColdChoice::End(EntryRef block, uint64_t bytes) {
+void ColdChoice::End(const BlockKey& block, uint64_t bytes) {
   in_flight_bytes_ -= bytes;
   under_way_.erase(block);
 }
@@ -50,13 +50,13 @@ ColdChoice::Choice ColdChoice::ChoiceFor(EntryIndex index, bool leaving) const {
   const bool due = leaving || entry.cold_copy() ||
                    now_ms - int64_t{entry.last_use_s} * 1000 >= state_.options.cold_after_ms;
   // An erasure deletes from the store at last; none of the tenant's blocks comes there meanwhile.
+  const BlockKey key{entry.namespace_id, entry.hash};
   const bool erased =
-      state_.erasing.objects.contains({entry.namespace_id, entry.hash}) ||
+      state_.erasing.objects.contains(key) ||
       std::ranges::any_of(state_.erasing.scopes, [&](const Erasures::Scope& scope) {
         return scope.request.tenant == state_.blocks.NamespaceOf(entry).identity.tenant;
       });
-  const bool readable = (entry.in_host() || !entry.busy()) &&
-                        !under_way_.contains(state_.blocks.directory.RefOf(index)) && !erased;
+  const bool readable = (entry.in_host() || !entry.busy()) && !IsUnderWay(key) && !erased;
   return due && readable && entry.uses >= state_.options.cold_min_uses ? Choice::kWrite
                                                                        : Choice::kNotYet;
 }

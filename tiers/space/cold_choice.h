@@ -7,6 +7,7 @@
 
 #include "tiers/directory/directory.h"
 #include "tiers/policy/eviction_policy.h"
+#include "tiers/types/block_key.h"
 
 namespace kvtier {
 
@@ -28,8 +29,9 @@ class ColdChoice {
   // Something more may be on its way to the store.
   [[nodiscard]] bool MayStart() const;
   // The block's object, of so many bytes, is on its way to the store from now on, or no longer.
-  void Begin(EntryRef block, uint64_t bytes);
-  void End(EntryRef block, uint64_t bytes);
+  void Begin(const BlockKey& block, uint64_t bytes);
+  void End(const BlockKey& block, uint64_t bytes);
+  [[nodiscard]] bool IsUnderWay(const BlockKey& block) const { return under_way_.contains(block); }
   // The time since the last call allows for more bytes. `away`: the store does not answer now.
   void Tick(bool away);
   // The block is being evicted from disk.
@@ -37,8 +39,8 @@ class ColdChoice {
 
  private:
   CacheState& state_;
-  std::set<EntryRef> under_way_;  // they may be forgotten meanwhile
-  bool away_ = false;             // the store, at the last tick
+  std::set<BlockKey> under_way_;
+  bool away_ = false;  // the store, at the last tick
   uint64_t in_flight_bytes_ = 0;
   // So many bytes may be written at once; below zero after a block that was larger than the rest.
   int64_t allowance_bytes_ = 0;

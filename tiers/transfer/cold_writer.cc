@@ -19,15 +19,13 @@ constexpr int64_t kWriteTimeoutMs = 5'000;
 // being read.
 constexpr int64_t kAheadS = 2;
 constexpr uint64_t kAheadShare = 16;
-// Objects that one call deletes.
-constexpr size_t kDeletedAtOnce = 64;
 
 }  // namespace
 
 void ColdWriter::Tick() {
   const bool away = !state_.env.cold->TakesWrites();
   choice_.Tick(away);
-  DeleteObjects();
+  deletions_.Tick();
   if (away) return;
   WriteLeaving();
   WriteIdle();
@@ -69,8 +67,8 @@ void ColdWriter::Start(EntryIndex index) {
   const uint64_t bytes = ColdObjectBytes(state_.blocks.NamespaceOf(entry).identity.block_bytes);
   const auto write = writes_.insert(writes_.end(), Write{});
   write->entry = state_.blocks.directory.RefOf(index);
-  choice_.Begin(write->entry, bytes);
   write->key = {entry.namespace_id, entry.hash};
+  choice_.Begin(write->key, bytes);
   write->placement = {.created_s = state_.clock.ToWallS(entry.created_s),
                       .last_use_s = state_.clock.ToWallS(entry.last_use_s)};
   const int64_t now_ms = state_.clock.AgeMs();
@@ -145,7 +143,7 @@ void ColdWriter::OnDiskRead(Writes::iterator write, const Status& status) {
     ++state_.stats.disk_read_errors;
     state_.ForgetIfGone(index);
   }
-  End(write);
+  End(write, {});
 }
 
 void ColdWriter::Put(Writes::iterator write) {
@@ -166,63 +164,11 @@ bool ColdWriter::IsWriting(std::string_view tenant) const {
   });
 }
 
-// Blocks that follow it may keep the entry.
-void ColdWriter::Forget(const BlockKey& key) {
-  const EntryIndex index = state_.blocks.Find(key);
-  if (index != kNoEntry) state_.Apply(index, BlockEvent::kForgetColdCopy);
-  state_.erasing.objects.insert(key);
-  DeleteObjects();
-}
-
-void ColdWriter::WhenForgotten(std::function<void(Status)> done) {
-  if (state_.erasing.objects.empty()) return done({});
-  forgotten_waiters_.push_back(std::move(done));
-}
-
-// A store keeps no order among calls: the object of a block that is being written is deleted when
-// its write has ended.
-void ColdWriter::DeleteObjects() {
-  if (is_deleting_) return;
-  std::vector<BlockKey> keys;
-  std::vector<std::string> names;
-  for (const BlockKey& key : state_.erasing.objects) {
-    if (keys.size() == kDeletedAtOnce) break;
-    if (std::ranges::find(writes_, key, &Write::key) != writes_.end()) continue;
-    keys.push_back(key);
-    names.push_back(ColdName(state_.blocks.namespaces[key.namespace_id.value].identity, key.hash));
-  }
-  if (keys.empty()) return;
-  is_deleting_ = true;
-  state_.env.cold->Delete(
-      std::move(names), kWriteTimeoutMs,
-      gate_.WhileOpen([this, keys](const Status& status) { OnDeleted(keys, status); }));
-}
-
-void ColdWriter::OnDeleted(const std::vector<BlockKey>& keys, const Status& status) {
-  is_deleting_ = false;
-  if (!status) {
-    const uint32_t whose = keys.front().namespace_id.value;
-    state_.incidents.ReportCold(state_.blocks.namespaces[whose].identity, status.error());
-    return TellForgotten(status);
-  }
-  for (const BlockKey& key : keys) state_.erasing.objects.erase(key);
-  state_.erasing.objects.empty() ? TellForgotten({}) : DeleteObjects();
-}
-
-void ColdWriter::TellForgotten(const Status& status) {
-  Status told;
-  if (!status) {
-    told = MakeError(ErrorCode::kIoError, "cold_object_kept",
-                     "the block left this host, and the shared store does not delete its object: " +
-                         status.error().reason + "; evict again to learn when it has");
-  }
-  for (const auto& done : std::exchange(forgotten_waiters_, {})) done(told);
-}
-
-void ColdWriter::End(Writes::iterator write) {
-  choice_.End(write->entry, write->object->size());
+void ColdWriter::End(Writes::iterator write, const Status& status) {
+  const BlockKey key = write->key;
+  choice_.End(key, write->object->size());
   writes_.erase(write);
-  DeleteObjects();
+  deletions_.NoteWritten(key, status);
 }
 
 // The object is the block's by its key, whether this host still has the block or has it anew.
@@ -233,9 +179,7 @@ void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
   const int64_t until_ms = write->until_ms;
   const EntryIndex index = state_.blocks.Find(key);
   const bool is_forgotten = state_.erasing.objects.contains(key);
-  End(write);
-  // A write that was given up may end at any time.
-  if (is_forgotten && !status) TellForgotten(status);
+  End(write, status);
   if (status) {
     ++stats.write_blocks;
     stats.write_bytes += bytes;

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <list>
 #include <memory>
 #include <string_view>
@@ -17,6 +16,7 @@
 #include "tiers/space/disk_slots.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/state/pins.h"
+#include "tiers/transfer/cold_deletions.h"
 
 namespace kvtier {
 
@@ -27,18 +27,17 @@ class ColdWriter {
  public:
   // All are borrowed.
   ColdWriter(CacheState* state, DiskSlots* disk, ColdChoice* choice)
-      : state_(*state), disk_(*disk), choice_(*choice) {}
+      : state_(*state),
+        disk_(*disk),
+        choice_(*choice),
+        deletions_(state, choice) {}
 
   // Starts the writes that are allowed by now: first the blocks that the disk evicts next, then
   // those that have waited longest.
   void Tick();
 
-  // Deletes the block's object, also one that is on its way to the store, and asks again with ticks
-  // until the store has done it. Another host may write it again.
-  void Forget(const BlockKey& key);
-  // Calls `done` when all of these are deleted: within this call if there are none. With an error,
-  // kIoError "cold_object_kept", if the store refuses.
-  void WhenForgotten(std::function<void(Status)> done);
+  // Objects that the store is to delete.
+  [[nodiscard]] ColdDeletions& deletions() { return deletions_; }
 
   // The block's object is gone, or will be.
   void LookAgain(EntryIndex entry);
@@ -71,20 +70,15 @@ class ColdWriter {
   void ReadFromDisk(Writes::iterator write);
   void OnDiskRead(Writes::iterator write, const Status& status);
   void Put(Writes::iterator write);
-  void End(Writes::iterator write);
+  void End(Writes::iterator write, const Status& status);
   void OnPut(Writes::iterator write, const Status& status);
-  // In one call after the other, since an operator may evict all of a model.
-  void DeleteObjects();
-  void OnDeleted(const std::vector<BlockKey>& keys, const Status& status);
-  void TellForgotten(const Status& status);
 
   CacheState& state_;
   DiskSlots& disk_;
   ColdChoice& choice_;
   Writes writes_;
   uint64_t disk_reads_ = 0;
-  bool is_deleting_ = false;
-  std::vector<std::function<void(Status)>> forgotten_waiters_;
+  ColdDeletions deletions_;
   Gate gate_;
 };
 
