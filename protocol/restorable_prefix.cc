@@ -49,20 +49,6 @@ class GroupBlocks {
   std::vector<uint32_t> run_blocks_;  // kTrailing: cached without a gap up to each block
 };
 
-// The least distance of two boundaries, or one that no sequence reaches.
-uint64_t BoundaryTokens(std::span<const GroupPresence> groups) {
-  // Above every sequence, and far enough below overflow for one more factor of 32 bits.
-  constexpr uint64_t kBeyondReach = uint64_t{1} << 62;
-  uint64_t step = 1;
-  for (const GroupPresence& presence : groups) {
-    const uint64_t block_tokens = presence.group.block_tokens;
-    const uint64_t factor = block_tokens / std::gcd(step, block_tokens);
-    if (step > kBeyondReach / factor) return kBeyondReach;
-    step *= factor;
-  }
-  return step;
-}
-
 }  // namespace
 
 BlockRange NeededBlocks(const GroupRule& group, uint64_t boundary_tokens) {
@@ -78,6 +64,19 @@ BlockRange NeededBlocks(const GroupRule& group, uint64_t boundary_tokens) {
       return {end - std::min<uint64_t>(end, 1), end};
   }
   return {};
+}
+
+uint64_t BoundaryTokens(std::span<const GroupPresence> groups) {
+  // Above every sequence, and far enough below overflow for one more factor of 32 bits.
+  constexpr uint64_t kBeyondReach = uint64_t{1} << 62;
+  uint64_t step = 1;
+  for (const GroupPresence& presence : groups) {
+    const uint64_t block_tokens = presence.group.block_tokens;
+    const uint64_t factor = block_tokens / std::gcd(step, block_tokens);
+    if (step > kBeyondReach / factor) return kBeyondReach;
+    step *= factor;
+  }
+  return step;
 }
 
 uint64_t LongestRestorable(std::span<const GroupPresence> groups) {

@@ -59,6 +59,9 @@ struct GroupPresence {
   std::span<const uint8_t> present;
 };
 
+// The least distance of two boundaries, or one that no sequence reaches.
+[[nodiscard]] uint64_t BoundaryTokens(std::span<const GroupPresence> groups);
+
 // The last boundary, in tokens, up to which every group has the blocks that it needs, or 0. Only
 // boundaries that all of the `present` lists reach are considered. Takes time in the number of
 // blocks and boundaries, and allocates one counter per block of a windowed group.

@@ -364,8 +364,8 @@ std::vector<ConfigKey> ColdKeys() {
            "only reads what others wrote."),
       Milliseconds("cold.lookup_deadline_ms", kCache<&CacheOptions::cold_lookup_deadline_ms>, 1,
                    kMinuteMs,
-                   "How long an acquire or a lookup waits at most to hear which of the blocks that "
-                   "this host misses the store has."),
+                   "How long an acquire or a lookup waits at most to hear which missing blocks the "
+                   "store has; twice for windows or states."),
       Milliseconds("cold.read_deadline_ms", kCache<&CacheOptions::cold_read_deadline_ms>, 1,
                    kMinuteMs, "How long a load waits at most for one block of the store."),
   };

@@ -208,15 +208,11 @@ bool AcquireHandler::LookUpSome(const std::shared_ptr<LookupSteps>& steps) {
 
 // Such a lookup waits for others as an acquire does, and counts as one.
 void AcquireHandler::AskColdStore(const std::shared_ptr<LookupSteps>& steps) {
-  std::vector<ColdQuestion> questions;
-  if (cache_.HasColdStore()) {
-    const GroupPresence here{pools_.at(steps->pool).kv_group().rule(), steps->reply.presence};
-    questions = ColdQuestions({&here, 1});
-  }
-  if (questions.empty()) return AnswerLookup(*steps);
+  if (!cache_.HasColdStore()) return AnswerLookup(*steps);
   if (++acquires_in_flight_ == kMaxAcquiresInFlight) replies_.connection().Pause();
-  const ColdSubject subject{steps->pool, steps->hashes};
-  kvtier::AskColdStore(AskerOf(&cache_), {&subject, 1}, std::move(questions),
+  const GroupRule rule = pools_.at(steps->pool).kv_group().rule();
+  kvtier::AskColdStore(AskerOf(&cache_), {{steps->pool, rule, steps->hashes}},
+                       {steps->reply.presence},
                        gate_.WhileOpen([this, steps](const ColdPresence& present) {
                          for (size_t i = 0; i < present[0].size(); ++i) {
                            if (present[0][i] != 0) steps->reply.presence[i] = wire::kInColdStore;

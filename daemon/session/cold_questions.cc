@@ -7,54 +7,91 @@
 namespace kvtier {
 namespace {
 
-// The first block that a prefix longer than `boundary_tokens` may need of the group.
-size_t FirstNeededBeyond(const GroupRule& rule, uint64_t boundary_tokens) {
-  switch (rule.rule) {
-    case HitRule::kAll:
-      return 0;
-    case HitRule::kTrailing: {
-      const uint64_t window = std::min<uint64_t>(rule.window_tokens, boundary_tokens);
-      return (boundary_tokens - window) / rule.block_tokens;
-    }
-    case HitRule::kState:
-      return boundary_tokens / rule.block_tokens;
+bool NeedsAll(const GroupPresence& group) { return group.group.rule == HitRule::kAll; }
+
+// All groups' lists reach this boundary, the last; with `present_only` those of full attention only
+// to their first gaps.
+uint64_t LastBoundary(std::span<const GroupPresence> groups, bool present_only) {
+  uint64_t reach = UINT64_MAX;
+  for (const GroupPresence& group : groups) {
+    const bool ends_at_gap = present_only && NeedsAll(group);
+    const auto end =
+        ends_at_gap ? std::ranges::find(group.present, uint8_t{0}) : group.present.end();
+    const auto blocks = static_cast<uint64_t>(end - group.present.begin());
+    reach = std::min(reach, blocks * group.group.block_tokens);
   }
-  return 0;
+  const uint64_t step = BoundaryTokens(groups);
+  return reach / step * step;
 }
 
-// Until the last answer has come.
+// Adds the group's absent blocks that the boundary needs, but for those from `*asked_from` on,
+// which a longer one has added. Returns how many.
+size_t AddNeeded(const GroupPresence& group, uint64_t boundary_tokens, uint64_t* asked_from,
+                 std::vector<size_t>* positions) {
+  const size_t before = positions->size();
+  const BlockRange needed = NeededBlocks(group.group, boundary_tokens);
+  for (uint64_t block = std::min(needed.end, *asked_from); block > needed.first; --block) {
+    if (group.present[block - 1] == 0) positions->push_back(block - 1);
+  }
+  *asked_from = std::min(*asked_from, needed.first);
+  return positions->size() - before;
+}
+
+// The questions about one sequence, until the last answer has come.
 struct Asked {
-  ColdPresence presence;
+  ColdAsker asker;
+  std::vector<ColdSubject> subjects;
+  ColdPresence known;  // here or in the store
+  ColdPresence in_store;
   size_t unanswered = 0;
   std::function<void(const ColdPresence&)> done;
+
+  [[nodiscard]] std::vector<GroupPresence> Groups() const {
+    std::vector<GroupPresence> groups;
+    for (size_t i = 0; i < subjects.size(); ++i) groups.push_back({subjects[i].rule, known[i]});
+    return groups;
+  }
 };
 
-void OnAnswer(Asked* asked, const ColdQuestion& question, const std::vector<bool>& present) {
-  std::vector<uint8_t>& of_group = asked->presence[question.group];
+void Take(Asked* asked, const ColdQuestion& question, const std::vector<bool>& present) {
   for (size_t i = 0; i < std::min(question.positions.size(), present.size()); ++i) {
     // A store may tell more of a prefix than can be used.
     if (!present[i] && question.ask == ColdAsk::kPrefix) break;
-    if (present[i]) of_group[question.positions[i]] = 1;
+    if (!present[i]) continue;
+    asked->known[question.group][question.positions[i]] = 1;
+    asked->in_store[question.group][question.positions[i]] = 1;
   }
-  if (--asked->unanswered == 0) asked->done(asked->presence);
+}
+
+// Asks all questions at the same time and goes on with `next`.
+void Ask(const std::shared_ptr<Asked>& asked, std::vector<ColdQuestion> questions,
+         const std::function<void()>& next) {
+  // An answer may come within the call, and must not be the last before all are asked.
+  asked->unanswered = questions.size() + 1;
+  for (ColdQuestion& question : questions) {
+    const ColdSubject& subject = asked->subjects[question.group];
+    std::vector<BlockHash> hashes;
+    hashes.reserve(question.positions.size());
+    for (const size_t position : question.positions) hashes.push_back(subject.hashes[position]);
+    const ColdAsk ask = question.ask;
+    asked->asker(subject.pool, hashes, ask,
+                 [asked, next, question = std::move(question)](const std::vector<bool>& present) {
+                   Take(asked.get(), question, present);
+                   if (--asked->unanswered == 0) next();
+                 });
+  }
+  if (--asked->unanswered == 0) next();
 }
 
 }  // namespace
 
-std::vector<ColdQuestion> ColdQuestions(std::span<const GroupPresence> groups) {
+std::vector<ColdQuestion> PrefixQuestions(std::span<const GroupPresence> groups) {
   std::vector<ColdQuestion> questions;
-  uint64_t reach_tokens = UINT64_MAX;
-  for (const GroupPresence& group : groups) {
-    reach_tokens =
-        std::min<uint64_t>(reach_tokens, group.present.size() * group.group.block_tokens);
-  }
-  const uint64_t here_tokens = LongestRestorable(groups);
+  const uint64_t reach_tokens = LastBoundary(groups, /*present_only=*/false);
   for (size_t i = 0; i < groups.size(); ++i) {
-    const GroupRule& rule = groups[i].group;
-    const bool by_all = rule.rule == HitRule::kAll;
-    ColdQuestion question{.group = i, .ask = by_all ? ColdAsk::kPrefix : ColdAsk::kEach};
-    const size_t end = reach_tokens / rule.block_tokens;
-    for (size_t block = FirstNeededBeyond(rule, here_tokens); block < end; ++block) {
+    if (!NeedsAll(groups[i])) continue;
+    ColdQuestion question{.group = i, .ask = ColdAsk::kPrefix, .positions = {}};
+    for (size_t block = 0; block < reach_tokens / groups[i].group.block_tokens; ++block) {
       if (groups[i].present[block] == 0) question.positions.push_back(block);
     }
     if (!question.positions.empty()) questions.push_back(std::move(question));
@@ -62,28 +99,42 @@ std::vector<ColdQuestion> ColdQuestions(std::span<const GroupPresence> groups) {
   return questions;
 }
 
-void AskColdStore(const ColdAsker& asker, std::span<const ColdSubject> subjects,
-                  std::vector<ColdQuestion> questions,
+std::vector<ColdQuestion> BoundaryQuestions(std::span<const GroupPresence> groups) {
+  std::vector<ColdQuestion> questions;
+  std::vector<uint64_t> asked_from;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (NeedsAll(groups[i])) continue;
+    questions.push_back({.group = i, .ask = ColdAsk::kEach, .positions = {}});
+    asked_from.push_back(groups[i].present.size());
+  }
+  const uint64_t here_tokens = LongestRestorable(groups);
+  uint64_t boundary_tokens = LastBoundary(groups, /*present_only=*/true);
+  for (size_t asked = 0; boundary_tokens > here_tokens && asked < kMostBoundaryBlocks;
+       boundary_tokens -= BoundaryTokens(groups)) {
+    for (size_t i = 0; i < questions.size(); ++i) {
+      asked += AddNeeded(groups[questions[i].group], boundary_tokens, &asked_from[i],
+                         &questions[i].positions);
+    }
+  }
+  std::erase_if(questions, [](const ColdQuestion& question) { return question.positions.empty(); });
+  return questions;
+}
+
+// Few prompts are in the store to their ends: the blocks of windows and states that a shorter
+// prefix needs are known once it is.
+void AskColdStore(ColdAsker asker, std::vector<ColdSubject> subjects, ColdPresence here,
                   std::function<void(const ColdPresence&)> done) {
   const auto asked = std::make_shared<Asked>();
-  for (const ColdSubject& subject : subjects) {
-    asked->presence.emplace_back(subject.hashes.size());
-  }
+  asked->asker = std::move(asker);
+  asked->subjects = std::move(subjects);
+  asked->known = std::move(here);
   asked->done = std::move(done);
-  // An answer may come within the call, and must not be the last before all are asked.
-  asked->unanswered = questions.size() + 1;
-  for (ColdQuestion& question : questions) {
-    const ColdSubject& subject = subjects[question.group];
-    std::vector<BlockHash> hashes;
-    hashes.reserve(question.positions.size());
-    for (const size_t position : question.positions) hashes.push_back(subject.hashes[position]);
-    const ColdAsk ask = question.ask;
-    asker(subject.pool, hashes, ask,
-          [asked, question = std::move(question)](const std::vector<bool>& present) {
-            OnAnswer(asked.get(), question, present);
-          });
+  for (const ColdSubject& subject : asked->subjects) {
+    asked->in_store.emplace_back(subject.hashes.size());
   }
-  if (--asked->unanswered == 0) asked->done(asked->presence);
+  Ask(asked, PrefixQuestions(asked->Groups()), [asked] {
+    Ask(asked, BoundaryQuestions(asked->Groups()), [asked] { asked->done(asked->in_store); });
+  });
 }
 
 }  // namespace kvtier

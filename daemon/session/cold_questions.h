@@ -24,15 +24,20 @@ struct ColdQuestion {
   std::vector<size_t> positions;
 };
 
-// One for each group that lacks a block that a prefix beyond the longest restorable one needs; none
-// if that reaches to the end of the shortest group. Which boundary it will be is not known before
-// the answer, so that all blocks are asked for that any of the longer ones needs, in one round
-// trip. Pure.
-[[nodiscard]] std::vector<ColdQuestion> ColdQuestions(std::span<const GroupPresence> groups);
+// One for each group of full attention that lacks a block of the longest prefix that all reach.
+// Pure.
+[[nodiscard]] std::vector<ColdQuestion> PrefixQuestions(std::span<const GroupPresence> groups);
+
+// Boundaries are asked about until there are so many blocks: some stores need a request for each.
+inline constexpr size_t kMostBoundaryBlocks = 256;
+// One for each group of windows or states, once full attention is known: about those blocks that
+// the longest prefixes within that need, beyond the longest restorable one. Pure.
+[[nodiscard]] std::vector<ColdQuestion> BoundaryQuestions(std::span<const GroupPresence> groups);
 
 // A group's pool and blocks, from block 0 on.
 struct ColdSubject {
   PoolId pool;
+  GroupRule rule;
   std::span<const BlockHash> hashes;
 };
 
@@ -43,10 +48,10 @@ using ColdPresence = std::vector<std::vector<uint8_t>>;
 using ColdAsker = std::function<void(PoolId pool, const std::vector<BlockHash>& hashes, ColdAsk ask,
                                      std::function<void(std::vector<bool>)> done)>;
 
-// Asks all questions at the same time and calls `done` once all are answered: from a later event,
-// or within the call. `subjects` are looked at in the call only. REQUIRES: there is a store.
-void AskColdStore(const ColdAsker& asker, std::span<const ColdSubject> subjects,
-                  std::vector<ColdQuestion> questions,
+// Asks about full attention, then about the rest, and calls `done` once all is answered: from a
+// later event, or within the call. `here`: of each group's blocks, nonzero where some tier has it.
+// The subjects' hashes stay as they are while `done` is held. REQUIRES: there is a store.
+void AskColdStore(ColdAsker asker, std::vector<ColdSubject> subjects, ColdPresence here,
                   std::function<void(const ColdPresence&)> done);
 
 }  // namespace kvtier

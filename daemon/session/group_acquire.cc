@@ -29,15 +29,10 @@ ColdAsker AskerOf(Cache* cache) {
 // The first try may hope for everything that was asked for.
 void GroupAcquire::Start() {
   constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
-  std::vector<ColdQuestion> questions;
-  if (cache_.HasColdStore()) {
-    const std::vector<std::vector<uint8_t>> present = LookUp(kAll);
-    questions = ColdQuestions(Groups(present));
-  }
-  if (questions.empty()) return Try(FindPrefix(kAll));
+  if (!cache_.HasColdStore()) return Try(FindPrefix(kAll));
   std::vector<ColdSubject> subjects;
-  for (const Part& part : parts_) subjects.push_back({part.request.pool, part.hashes});
-  AskColdStore(AskerOf(&cache_), subjects, std::move(questions),
+  for (const Part& part : parts_) subjects.push_back({part.request.pool, part.rule, part.hashes});
+  AskColdStore(AskerOf(&cache_), std::move(subjects), LookUp(kAll),
                gate_.WhileOpen([self = shared_from_this()](const ColdPresence& present) {
                  self->cold_ = present;
                  self->Try(self->FindPrefix(kAll));

@@ -3,7 +3,7 @@
 // each group the blocks that this prefix needs; or none of them.
 //
 // A prefix that ends early on this host may go on in the store that hosts share, which is asked
-// about all groups at once, and only once.
+// only once.
 //
 // The groups' blocks are acquired from the cache in one event, one acquire each. If one of them
 // turns out to lack a block (it was dropped while the acquire waited for free blocks, or its pool

@@ -25,13 +25,14 @@ TEST(ColdQuestions, AsksNothingWhereThisHostHasAllThatIsNeeded) {
   const Present window = {0, 0, 0, 0, 1, 1};
   const Present state = {0, 0, 1};
   const std::vector<GroupPresence> groups = {{kAll, all}, {kWindow, window}, {kState, state}};
-  EXPECT_THAT(ColdQuestions(groups), IsEmpty());
+  EXPECT_THAT(PrefixQuestions(groups), IsEmpty());
+  EXPECT_THAT(BoundaryQuestions(groups), IsEmpty());
 }
 
 TEST(ColdQuestions, AsksForAPrefixFromItsFirstMissingBlockOn) {
   const Present all = {1, 1, 0, 1, 0, 0};
   const std::vector<GroupPresence> groups = {{kAll, all}};
-  const std::vector<ColdQuestion> questions = ColdQuestions(groups);
+  const std::vector<ColdQuestion> questions = PrefixQuestions(groups);
   ASSERT_THAT(questions, SizeIs(1));
   EXPECT_EQ(questions[0].ask, ColdAsk::kPrefix);
   EXPECT_THAT(questions[0].positions, ElementsAre(2, 4, 5));
@@ -39,28 +40,49 @@ TEST(ColdQuestions, AsksForAPrefixFromItsFirstMissingBlockOn) {
 
 // 64 tokens can be restored here: blocks before the window of the next boundary are of no use.
 TEST(ColdQuestions, AsksOfWindowsAndStatesOnlyForWhatLongerPrefixesNeed) {
-  const Present all = {1, 1, 1, 1, 0, 0, 0, 0};
+  const Present all = {1, 1, 1, 1, 1, 1, 1, 1};
   const Present window = {0, 0, 1, 1, 0, 0, 0, 0};
   const Present state = {0, 1, 0, 0};
   const std::vector<GroupPresence> groups = {{kAll, all}, {kWindow, window}, {kState, state}};
-  const std::vector<ColdQuestion> questions = ColdQuestions(groups);
-  ASSERT_THAT(questions, SizeIs(3));
-  EXPECT_THAT(questions[0].positions, ElementsAre(4, 5, 6, 7));
-  EXPECT_EQ(questions[1].group, 1u);
+  const std::vector<ColdQuestion> questions = BoundaryQuestions(groups);
+  ASSERT_THAT(questions, SizeIs(2));
+  EXPECT_EQ(questions[0].group, 1u);
+  EXPECT_EQ(questions[0].ask, ColdAsk::kEach);
+  EXPECT_THAT(questions[0].positions, ElementsAre(7, 6, 5, 4));
   EXPECT_EQ(questions[1].ask, ColdAsk::kEach);
-  EXPECT_THAT(questions[1].positions, ElementsAre(4, 5, 6, 7));
-  EXPECT_EQ(questions[2].ask, ColdAsk::kEach);
-  EXPECT_THAT(questions[2].positions, ElementsAre(2, 3));
+  EXPECT_THAT(questions[1].positions, ElementsAre(3, 2));
+}
+
+TEST(ColdQuestions, AsksOfWindowsAndStatesForNothingBeyondFullAttention) {
+  const Present all = {1, 1, 1, 1, 1, 0, 1, 1};
+  const Present window(8, 0);
+  const Present state(4, 0);
+  const std::vector<GroupPresence> groups = {{kAll, all}, {kWindow, window}, {kState, state}};
+  const std::vector<ColdQuestion> questions = BoundaryQuestions(groups);
+  ASSERT_THAT(questions, SizeIs(2));
+  EXPECT_THAT(questions[0].positions, ElementsAre(3, 2, 1, 0));
+  EXPECT_THAT(questions[1].positions, ElementsAre(1, 0));
+}
+
+TEST(ColdQuestions, AsksForFewBlocksOfALongSequence) {
+  const Present all(4000, 1);
+  const Present window(4000, 0);
+  const Present state(2000, 0);
+  const std::vector<GroupPresence> groups = {{kAll, all}, {kWindow, window}, {kState, state}};
+  const std::vector<ColdQuestion> questions = BoundaryQuestions(groups);
+  ASSERT_THAT(questions, SizeIs(2));
+  EXPECT_LE(questions[0].positions.size() + questions[1].positions.size(), kMostBoundaryBlocks + 3);
+  EXPECT_EQ(questions[0].positions.front(), 3999u);
+  EXPECT_EQ(questions[1].positions.front(), 1999u);
 }
 
 TEST(ColdQuestions, AsksForNothingBeyondTheShortestGroup) {
   const Present all(6, 0);
   const Present state(2, 0);
   const std::vector<GroupPresence> groups = {{kAll, all}, {kState, state}};
-  const std::vector<ColdQuestion> questions = ColdQuestions(groups);
-  ASSERT_THAT(questions, SizeIs(2));
+  const std::vector<ColdQuestion> questions = PrefixQuestions(groups);
+  ASSERT_THAT(questions, SizeIs(1));
   EXPECT_THAT(questions[0].positions, ElementsAre(0, 1, 2, 3));
-  EXPECT_THAT(questions[1].positions, ElementsAre(0, 1));
 }
 
 }  // namespace

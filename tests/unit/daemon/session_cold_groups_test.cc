@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/session/cold_questions.h"
 #include "tests/fakes/fake_cold_store.h"
 #include "tests/unit/daemon/grouped_engine.h"
 #include "tests/unit/daemon/server_under_test.h"
@@ -79,6 +80,26 @@ TEST_F(SessionColdGroups, AnAcquireRestoresWhatTheStoreHasOfAllGroups) {
   for (const auto& part : reply.parts) EXPECT_EQ(part.miss, MissReason::kNone);
   daemon_->WaitUntil([this] { return daemon_->cache().stats().cold.read_blocks == 9; });
   daemon_->OnLoop([&] { EXPECT_EQ(store_.questions - questions, 3u) << "one for each group"; });
+}
+
+TEST_F(SessionColdGroups, ALongPromptOfWhichTheStoreHasNothingCostsAQuestionForItsBeginning) {
+  StartHost();
+  GroupedEngine engine(daemon_->socket());
+  const std::vector<BlockHash> hashes = Hashes(1, 2000);
+  const auto reply = engine.client.Call<wire::AcquireReply>(engine.AcquireOf(hashes));
+  EXPECT_THAT(reply.parts[0].hits, IsEmpty());
+  daemon_->OnLoop([this] {
+    EXPECT_EQ(store_.questions, 1u);
+    EXPECT_EQ(daemon_->cache().stats().cold.lookup_blocks, 2000u);
+  });
+}
+
+TEST_F(SessionColdGroups, ALookupOfALongWindowAsksForItsEnd) {
+  StartHost();
+  GroupedEngine engine(daemon_->socket());
+  (void)engine.LookUp(1, Hashes(1, 2000));
+  daemon_->OnLoop(
+      [this] { EXPECT_LE(daemon_->cache().stats().cold.lookup_blocks, kMostBoundaryBlocks + 1); });
 }
 
 TEST_F(SessionColdGroups, ABoundaryThatOneGroupLacksIsNotRestored) {
