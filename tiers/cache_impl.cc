@@ -101,7 +101,7 @@ void Cache::Impl::GoOn() {
 
 std::unique_ptr<ColdWriter> Cache::Impl::MakeColdWriter() {
   if (!cold_choice) return nullptr;
-  return std::make_unique<ColdWriter>(&state, &disk, &*cold_choice);
+  return std::make_unique<ColdWriter>(&state, &to_host, &disk, &*cold_choice);
 }
 
 void Cache::Impl::Acquire(AcquireRequest request, Acquirer::Done done) {

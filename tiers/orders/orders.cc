@@ -29,8 +29,9 @@ void Orders::RefileInHost(TenantId tenant, EntryIndex index, const BlockEntry& e
 }
 
 void Orders::EnterColdLine(EntryIndex index, const BlockEntry& entry) {
-  const bool is_below = entry.in_host() || entry.on_disk();
-  if (!is_below || entry.retention != RetentionClass::kExtended) return;
+  // With a disk, an idle block comes to host for its sake.
+  const bool may_go_down = entry.in_host() || entry.on_disk() || (!tiers_.disk && entry.in_pool());
+  if (!may_go_down || entry.retention != RetentionClass::kExtended) return;
   if (!cold_line.Contains(index)) cold_line.PushHot(index);
 }
 

@@ -44,8 +44,9 @@ class Orders {
   TenantVictims host;
   // Blocks that should be on disk and whose write has not been decided, by last use.
   EntryList unpersisted;
-  // Blocks that came to host, or were used, and may have no copy in the cold store that lasts,
-  // those first that have not been looked at for longest. Empty without such a store.
+  // Blocks that came to host, or were used below pools or without a disk, and may have no copy in
+  // the cold store that lasts, those first that have not been looked at for longest. Empty without
+  // such a store.
   EntryList cold_line;
   // Which blocks are pinned and until when, in milliseconds of the age clock.
   PinTable pins;
@@ -104,7 +105,7 @@ class Orders {
     if (StandsOnDisk(entry)) disk.Touch(tenant, index);
   }
   // The block, which may be worth a copy in the cold store, waits to be looked at, if a lower tier
-  // has its bytes.
+  // has its bytes, or a pool has them and no disk will.
   void EnterColdLine(EntryIndex index, const BlockEntry& entry);
   // A block in host has got or lost a hint, or is about to leave a pool: one that leaves first
   // (BlockEntry::LeavesFirst) becomes the youngest of these only, any other the youngest of all.

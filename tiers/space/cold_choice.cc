@@ -40,8 +40,11 @@ void ColdChoice::End(const BlockKey& block, uint64_t bytes) {
 
 ColdChoice::Choice ColdChoice::ChoiceFor(EntryIndex index, bool leaving) const {
   const BlockEntry& entry = state_.blocks.directory[index];
+  const bool is_below = entry.in_host() || entry.on_disk();
+  const bool may_come =
+      !state_.has_disk() && !entry.offload_failed() && state_.blocks.ReadyPool(entry) != nullptr;
   if (ColdCopyLasts(state_, index) || entry.retention != RetentionClass::kExtended ||
-      entry.LeavesFirst() || state_.BeingErased(entry) || !(entry.in_host() || entry.on_disk())) {
+      entry.LeavesFirst() || state_.BeingErased(entry) || !(is_below || may_come)) {
     return Choice::kNever;
   }
   const int64_t now_ms = state_.clock.AgeMs();
@@ -57,8 +60,9 @@ ColdChoice::Choice ColdChoice::ChoiceFor(EntryIndex index, bool leaving) const {
         return scope.request.tenant == state_.blocks.NamespaceOf(entry).identity.tenant;
       });
   const bool readable = (entry.in_host() || !entry.busy()) && !IsUnderWay(key) && !erased;
-  return due && readable && entry.uses >= state_.options.cold_min_uses ? Choice::kWrite
-                                                                       : Choice::kNotYet;
+  if (!due || !readable || entry.uses < state_.options.cold_min_uses) return Choice::kNotYet;
+  if (is_below) return Choice::kWrite;
+  return entry.expected_in_host() ? Choice::kNotYet : Choice::kComeDown;
 }
 
 // A block that a pool has will come to host once more.

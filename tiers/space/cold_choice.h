@@ -18,7 +18,8 @@ class CacheState;
 // counted with the reason. Event loop only.
 class ColdChoice {
  public:
-  enum class Choice : uint8_t { kWrite, kNotYet, kNever };
+  // kComeDown: a pool alone has the block, which is to come to host first.
+  enum class Choice : uint8_t { kWrite, kComeDown, kNotYet, kNever };
 
   // `state` is borrowed and outlives this.
   explicit ColdChoice(CacheState* state) : state_(*state) {}

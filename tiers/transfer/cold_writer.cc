@@ -29,6 +29,7 @@ void ColdWriter::Tick() {
   if (away) return;
   WriteLeaving();
   WriteIdle();
+  BringDown();
 }
 
 void ColdWriter::WriteLeaving() {
@@ -46,17 +47,36 @@ void ColdWriter::WriteIdle() {
       std::min<uint64_t>(state_.orders.cold_line.size(), state_.options.close_part_blocks);
   for (; left > 0 && choice_.MayStart(); --left) {
     const EntryIndex index = state_.orders.cold_line.coldest();
+    const Choice choice = choice_.ChoiceFor(index, false);
+    if (choice == Choice::kComeDown) return;
     state_.orders.cold_line.Remove(index);
-    switch (choice_.ChoiceFor(index, false)) {
+    switch (choice) {
       case Choice::kWrite:
         Start(index);
         break;
       case Choice::kNotYet:
         state_.orders.cold_line.PushHot(index);
         break;
-      case Choice::kNever:
+      default:
         break;
     }
+  }
+}
+
+// No more than a second's worth waits in host, which has better uses for its slots.
+void ColdWriter::BringDown() {
+  if (state_.has_disk()) return;
+  const EntryList& line = state_.orders.cold_line;
+  uint64_t bytes = 0;
+  EntryIndex index = line.coldest();
+  for (size_t left = state_.options.close_part_blocks;
+       left > 0 && index != kNoEntry && bytes < state_.options.cold_write_bytes_per_s; --left) {
+    const Choice choice = choice_.ChoiceFor(index, false);
+    if (choice == Choice::kComeDown) to_host_.Want(index);
+    if (choice == Choice::kComeDown || choice == Choice::kWrite) {
+      bytes += ColdObjectBytes(state_.blocks.NamespaceOf(state_[index]).identity.block_bytes);
+    }
+    index = line.Hotter(index);
   }
 }
 

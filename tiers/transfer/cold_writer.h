@@ -14,6 +14,7 @@
 #include "base/gate.h"
 #include "tiers/space/cold_choice.h"
 #include "tiers/space/disk_slots.h"
+#include "tiers/space/offload_queue.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/state/pins.h"
 #include "tiers/transfer/cold_deletions.h"
@@ -26,8 +27,9 @@ namespace kvtier {
 class ColdWriter {
  public:
   // All are borrowed.
-  ColdWriter(CacheState* state, DiskSlots* disk, ColdChoice* choice)
+  ColdWriter(CacheState* state, OffloadQueue* to_host, DiskSlots* disk, ColdChoice* choice)
       : state_(*state),
+        to_host_(*to_host),
         disk_(*disk),
         choice_(*choice),
         deletions_(state, choice) {}
@@ -65,6 +67,8 @@ class ColdWriter {
 
   void WriteLeaving();
   void WriteIdle();
+  // Without a disk, has host copy those of pools that come next in line.
+  void BringDown();
   void Start(EntryIndex entry);
   void ReadFromHost(Writes::iterator write);
   void ReadFromDisk(Writes::iterator write);
@@ -74,6 +78,7 @@ class ColdWriter {
   void OnPut(Writes::iterator write, const Status& status);
 
   CacheState& state_;
+  OffloadQueue& to_host_;
   DiskSlots& disk_;
   ColdChoice& choice_;
   Writes writes_;

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a store is filled that refuses, or that has lost what was there, and by hosts without a disk.
+
+#include "tests/unit/tiers/cache_cold_fixture.h"
+
+namespace kvtier {
+namespace {
+
+using ::testing::SizeIs;
+
+TEST_F(CacheColdTest, WithoutADiskWritesIdleBlocksOfPools) {
+  CacheSetup setup = ColdSetup();
+  setup.disk_slots = 0;
+  Start(setup);
+  Put(hashes_);
+  Use(hashes_);
+  AdvanceAndTick(kAfterMs / 2);
+  EXPECT_FALSE(Presence(hashes_[0]).host);
+  AdvanceAndTick(kAfterMs / 2);
+  AdvanceAndTick(1000);
+  EXPECT_THAT(store_.objects, SizeIs(4));
+  EXPECT_EQ(stats().write_blocks, 4u);
+}
+
+// Host has better uses for its slots than blocks that wait there for their turn.
+TEST_F(CacheColdTest, WithoutADiskBringsToHostWhatItMayWrite) {
+  CacheSetup setup = ColdSetup();
+  setup.disk_slots = 0;
+  setup.options.cold_write_bytes_per_s = ColdObjectBytes(kBlockBytes);
+  Start(setup);
+  Put(hashes_);
+  Use(hashes_);
+  AdvanceAndTick(kAfterMs);
+  for (size_t written = 1; written <= 4; ++written) {
+    EXPECT_EQ(cache_->Gauges().host_blocks, written);
+    AdvanceAndTick(1000);
+    EXPECT_THAT(store_.objects, SizeIs(written));
+  }
+}
+
+}  // namespace
+}  // namespace kvtier
