@@ -16,6 +16,11 @@ void NoteColdCopy(CacheState* state, EntryIndex index, int64_t until_ms) {
   state->Apply(index, BlockEvent::kNoteColdCopy);
 }
 
+void ForgetColdCopy(CacheState* state, EntryIndex index) {
+  state->Apply(index, BlockEvent::kForgetColdCopy);
+  state->orders.EnterColdLine(index, (*state)[index]);
+}
+
 bool ColdCopyLasts(const CacheState& state, EntryIndex index) {
   const BlockEntry& entry = state.blocks.directory[index];
   if (!entry.cold_copy()) return false;

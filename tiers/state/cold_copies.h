@@ -13,6 +13,8 @@ class CacheState;
 
 // The store has the block's object, until then in milliseconds of the age clock.
 void NoteColdCopy(CacheState* state, EntryIndex entry, int64_t until_ms);
+// The store has the block's object no more, or soon: the block is looked at again.
+void ForgetColdCopy(CacheState* state, EntryIndex entry);
 // The store has the block's object, and for about as long as the block lives. An object that ends
 // sooner counts as none.
 [[nodiscard]] bool ColdCopyLasts(const CacheState& state, EntryIndex entry);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tiers/cold/cold_object.h"
+#include "tiers/state/cold_copies.h"
 
 namespace kvtier {
 namespace {
@@ -20,7 +21,7 @@ constexpr int64_t kAgainMs = 10'000;
 // Blocks that follow it may keep the entry.
 void ColdDeletions::Forget(const BlockKey& key) {
   const EntryIndex index = state_.blocks.Find(key);
-  if (index != kNoEntry) state_.Apply(index, BlockEvent::kForgetColdCopy);
+  if (index != kNoEntry) ForgetColdCopy(&state_, index);
   state_.erasing.objects.insert(key);
   Begin();
 }

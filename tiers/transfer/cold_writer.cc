@@ -19,6 +19,8 @@ constexpr int64_t kWriteTimeoutMs = 5'000;
 // being read.
 constexpr int64_t kAheadS = 2;
 constexpr uint64_t kAheadShare = 16;
+// Rows that a sample looks at.
+constexpr uint64_t kSampledRows = 64;
 
 }  // namespace
 
@@ -26,10 +28,48 @@ void ColdWriter::Tick() {
   const bool away = !state_.env.cold->TakesWrites();
   choice_.Tick(away);
   deletions_.Tick();
-  if (away) return;
+  if (away) {
+    was_away_ = true;
+    return;
+  }
+  if (std::exchange(was_away_, false)) AskForSample();
+  ForgetSomeCopies();
   WriteLeaving();
   WriteIdle();
   BringDown();
+}
+
+// Objects of one tenant and model, as in all questions. A store that evicts has some of them.
+void ColdWriter::AskForSample() {
+  const Directory& directory = state_.blocks.directory;
+  const uint64_t step = std::max<uint64_t>(directory.end() / kSampledRows, 1);
+  std::vector<std::string> names;
+  NamespaceId whose;
+  for (uint64_t row = 0; row < directory.end(); row += step) {
+    const EntryIndex index(static_cast<uint32_t>(row));
+    if (!directory.Live(index) || !ColdCopyLasts(state_, index)) continue;
+    if (names.empty()) whose = directory[index].namespace_id;
+    if (directory[index].namespace_id != whose) continue;
+    names.push_back(
+        ColdName(state_.blocks.namespaces[whose.value].identity, directory[index].hash));
+  }
+  if (names.empty()) return;
+  state_.env.cold->Exists(std::move(names), ColdAsk::kEach, kWriteTimeoutMs,
+                          gate_.WhileOpen([this](const Result<std::vector<bool>>& answer) {
+                            was_away_ |= !answer.has_value();
+                            if (answer && std::ranges::find(*answer, true) == answer->end())
+                              next_forgotten_row_ = 0;
+                          }));
+}
+
+void ColdWriter::ForgetSomeCopies() {
+  const Directory& directory = state_.blocks.directory;
+  uint64_t left = state_.options.drain_part_rows;
+  for (; next_forgotten_row_ < directory.end() && left > 0; ++next_forgotten_row_, --left) {
+    const EntryIndex index(static_cast<uint32_t>(next_forgotten_row_));
+    if (directory.Live(index) && directory[index].cold_copy()) ForgetColdCopy(&state_, index);
+  }
+  if (left > 0) next_forgotten_row_ = UINT64_MAX;
 }
 
 void ColdWriter::WriteLeaving() {
@@ -174,10 +214,6 @@ void ColdWriter::Put(Writes::iterator write) {
       gate_.WhileOpen([this, write](const Status& status) { OnPut(write, status); }));
 }
 
-void ColdWriter::LookAgain(EntryIndex index) {
-  if (!state_.orders.cold_line.Contains(index)) state_.orders.cold_line.PushHot(index);
-}
-
 bool ColdWriter::IsWriting(std::string_view tenant) const {
   return std::ranges::any_of(writes_, [&](const Write& write) {
     return state_.blocks.namespaces[write.key.namespace_id.value].identity.tenant == tenant;
@@ -209,9 +245,8 @@ void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
   ++stats.write_errors;
   state_.incidents.ReportCold(state_.blocks.namespaces[key.namespace_id.value].identity,
                               status.error());
-  if (index == kNoEntry) stats.CountLoss(ColdLoss::kFailed);
-  if (index != kNoEntry && !state_.orders.cold_line.Contains(index))
-    state_.orders.cold_line.PushHot(index);
+  if (index == kNoEntry) return stats.CountLoss(ColdLoss::kFailed);
+  state_.orders.EnterColdLine(index, state_[index]);
 }
 
 }  // namespace kvtier

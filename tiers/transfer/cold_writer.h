@@ -41,8 +41,6 @@ class ColdWriter {
   // Objects that the store is to delete.
   [[nodiscard]] ColdDeletions& deletions() { return deletions_; }
 
-  // The block's object is gone, or will be.
-  void LookAgain(EntryIndex entry);
   // Blocks of the tenant are on their way to the store.
   [[nodiscard]] bool IsWriting(std::string_view tenant) const;
   // Nothing is being read from disk into memory of this part.
@@ -76,6 +74,10 @@ class ColdWriter {
   void Put(Writes::iterator write);
   void End(Writes::iterator write, const Status& status);
   void OnPut(Writes::iterator write, const Status& status);
+  // A store that was away may have been restarted empty: asks for some of the objects and, if it
+  // has none of these, counts on none of the others.
+  void AskForSample();
+  void ForgetSomeCopies();
 
   CacheState& state_;
   OffloadQueue& to_host_;
@@ -83,6 +85,9 @@ class ColdWriter {
   ColdChoice& choice_;
   Writes writes_;
   uint64_t disk_reads_ = 0;
+  bool was_away_ = false;  // the store, and no sample has been asked for since
+  // The next row whose copy the store has lost, with all others; beyond all: it has lost none.
+  uint64_t next_forgotten_row_ = UINT64_MAX;
   ColdDeletions deletions_;
   Gate gate_;
 };

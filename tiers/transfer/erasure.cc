@@ -9,6 +9,7 @@
 #include "tiers/space/disk_slots.h"
 #include "tiers/space/host_slots.h"
 #include "tiers/space/pool_space.h"
+#include "tiers/state/cold_copies.h"
 #include "tiers/storage/key_ring.h"
 #include "tiers/transfer/cold_writer.h"
 #include "tiers/transfer/host_adoption.h"
@@ -186,8 +187,7 @@ void Erasure::ForgetColdCopy(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (!entry.cold_copy()) return;
   if (state_.blocks.NamespaceOf(entry).identity.tenant != jobs_.front().request.tenant) return;
-  state_.Apply(index, BlockEvent::kForgetColdCopy);
-  cold_writer_->LookAgain(index);
+  kvtier::ForgetColdCopy(&state_, index);
 }
 
 // Objects on their way there arrive before, or a deletion would miss them.

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tiers/state/cold_copies.h"
+
 namespace kvtier {
 namespace {
 
@@ -159,10 +161,10 @@ void ColdVerifier::OnGot(const StepPointer& step, const Result<ColdBytes>& got) 
   }
   if (got.error().code == ErrorCode::kCorrupt) return Judge(step, false);
   if (got.error().code == ErrorCode::kNotFound) {
-    // Stores may forget. The block is written again after its next use.
+    // Stores may forget.
     ++step->result.absent;
     const EntryIndex index = state_.blocks.Find(step->key);
-    if (index != kNoEntry) state_.Apply(index, BlockEvent::kForgetColdCopy);
+    if (index != kNoEntry) ForgetColdCopy(&state_, index);
   } else {
     ++step->result.unread;
   }
@@ -177,7 +179,7 @@ void ColdVerifier::Judge(const StepPointer& step, bool good) {
     state_.incidents.ReportCold(step->expected.identity,
                                 Error{ErrorCode::kCorrupt, "checksum_mismatch", "verify"});
     const EntryIndex index = state_.blocks.Find(step->key);
-    if (index != kNoEntry) state_.Apply(index, BlockEvent::kForgetColdCopy);
+    if (index != kNoEntry) ForgetColdCopy(&state_, index);
     state_.env.cold->Delete({ColdName(step->expected.identity, step->key.hash)},
                             state_.options.cold_read_deadline_ms, [](const Status&) {});
   }

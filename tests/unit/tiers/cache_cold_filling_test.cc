@@ -8,6 +8,39 @@ namespace {
 
 using ::testing::SizeIs;
 
+TEST_F(CacheColdTest, AVerificationHasWhatTheStoreForgotWrittenAgain) {
+  WriteByThisHost();
+  store_.objects.clear();
+  cache_->VerifyStep(
+      0, 100, [](const VerifyResult&) {}, Cache::Verified::kCold);
+  Settle();
+  AdvanceAndTick(1000);
+  EXPECT_THAT(store_.objects, SizeIs(4));
+}
+
+TEST_F(CacheColdTest, FillsAStoreThatComesBackEmpty) {
+  WriteByThisHost();
+  store_.available = false;
+  AdvanceAndTick(1000);
+  store_.objects.clear();
+  store_.available = true;
+  AdvanceAndTick(1000);
+  AdvanceAndTick(1000);
+  EXPECT_THAT(store_.objects, SizeIs(4));
+}
+
+// Else hosts whose blocks are more than the store holds would write for ever.
+TEST_F(CacheColdTest, AStoreThatComesBackHavingEvictedSomeIsNotFilledAnew) {
+  WriteByThisHost();
+  store_.available = false;
+  AdvanceAndTick(1000);
+  store_.objects.erase(Name(hashes_[1]));
+  store_.available = true;
+  AdvanceAndTick(1000);
+  AdvanceAndTick(1000);
+  EXPECT_THAT(store_.objects, SizeIs(3));
+}
+
 TEST_F(CacheColdTest, WithoutADiskWritesIdleBlocksOfPools) {
   CacheSetup setup = ColdSetup();
   setup.disk_slots = 0;
