@@ -11,6 +11,8 @@ namespace kvtier {
 namespace {
 
 constexpr uint64_t kMostInFlightBytes = 16 * kMiB;
+constexpr int64_t kFirstPauseMs = 1'000;
+constexpr int64_t kLongestPauseMs = 64'000;
 
 }  // namespace
 
@@ -24,7 +26,20 @@ void ColdChoice::Tick(bool away) {
 }
 
 bool ColdChoice::MayStart() const {
+  if (pause_ms_ > 0 && (in_flight_bytes_ > 0 || state_.clock.NowMs() < paused_until_ms_)) {
+    return false;
+  }
   return allowance_bytes_ > 0 && in_flight_bytes_ < kMostInFlightBytes;
+}
+
+// Writes that began together fail together.
+void ColdChoice::NoteTaken(bool taken) {
+  if (taken) {
+    pause_ms_ = 0;
+  } else if (state_.clock.NowMs() >= paused_until_ms_) {
+    pause_ms_ = std::clamp(2 * pause_ms_, kFirstPauseMs, kLongestPauseMs);
+    paused_until_ms_ = state_.clock.NowMs() + pause_ms_;
+  }
 }
 
 void ColdChoice::Begin(const BlockKey& block, uint64_t bytes) {
@@ -70,7 +85,8 @@ void ColdChoice::CountLoss(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (state_.options.cold_write_bytes_per_s == 0 || entry.in_host() || entry.in_pool()) return;
   if (ChoiceFor(index, true) != Choice::kWrite) return;
-  const ColdLoss loss = !MayStart() ? ColdLoss::kBudget : ColdLoss::kEarly;
+  ColdLoss loss = MayStart() ? ColdLoss::kEarly : ColdLoss::kBudget;
+  if (pause_ms_ > 0) loss = ColdLoss::kFailed;
   state_.stats.cold.CountLoss(away_ ? ColdLoss::kAway : loss);
 }
 

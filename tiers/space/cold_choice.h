@@ -33,6 +33,9 @@ class ColdChoice {
   void Begin(const BlockKey& block, uint64_t bytes);
   void End(const BlockKey& block, uint64_t bytes);
   [[nodiscard]] bool IsUnderWay(const BlockKey& block) const { return under_way_.contains(block); }
+  // The store has taken an object, or has not: it is asked again after a pause, by one write alone,
+  // and after twice the pause if it takes that neither.
+  void NoteTaken(bool taken);
   // The time since the last call allows for more bytes. `away`: the store does not answer now.
   void Tick(bool away);
   // The block is being evicted from disk.
@@ -46,6 +49,8 @@ class ColdChoice {
   // So many bytes may be written at once; below zero after a block that was larger than the rest.
   int64_t allowance_bytes_ = 0;
   int64_t refilled_ms_ = 0;
+  int64_t pause_ms_ = 0;  // the store takes all while this is 0
+  int64_t paused_until_ms_ = 0;
 };
 
 }  // namespace kvtier

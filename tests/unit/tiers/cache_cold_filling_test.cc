@@ -8,6 +8,22 @@ namespace {
 
 using ::testing::SizeIs;
 
+// A block that the store refuses is copied, or read from disk, each time.
+TEST_F(CacheColdTest, AsksAStoreThatRefusesLessAndLess) {
+  Start(ColdSetup());
+  Put(hashes_);
+  Use(hashes_);
+  EvictFromPool();
+  store_.refuses = true;
+  store_.refusal = {ErrorCode::kIoError, "cold_store_refused", "OOM"};
+  AdvanceAndTick(kAfterMs);
+  for (int ticks = 0; ticks < 120; ++ticks) AdvanceAndTick(500);
+  EXPECT_LE(stats().write_errors, 4u + 6u);
+  store_.refuses = false;
+  for (int ticks = 0; ticks < 120; ++ticks) AdvanceAndTick(500);
+  EXPECT_THAT(store_.objects, SizeIs(4));
+}
+
 TEST_F(CacheColdTest, AVerificationHasWhatTheStoreForgotWrittenAgain) {
   WriteByThisHost();
   store_.objects.clear();
