@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a store is filled that refuses, or that has lost what was there, and by hosts without a disk.
+// The filling of stores that refuse or have lost their objects, also by hosts without a disk.
 
 #include "tests/unit/tiers/cache_cold_fixture.h"
 
