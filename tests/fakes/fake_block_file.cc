@@ -108,7 +108,7 @@ void FakeBlockFile::Sync(IoDone done) {
   loop_->PostFrom(source_, [this, sectors = UnsyncedNow(), done = std::move(done)] {
     const bool failed = fail_syncs_ > 0 || random_.Chance(rates_.sync_eio);
     if (fail_syncs_ > 0) --fail_syncs_;
-    if (failed) return done(MakeError(ErrorCode::kIoError, "EIO", "injected"));
+    if (failed) return done(MakeError(ErrorCode::kIoError, sync_reason_, "injected"));
     MakeDurable(sectors);
     done({});
   });

@@ -10,8 +10,10 @@
 #include <functional>
 #include <map>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tests/fakes/aligned_bytes.h"
@@ -55,7 +57,10 @@ class FakeBlockFile final : public BlockFile {
   // lets one request through.
   void ScriptWrites(std::vector<WriteFault> faults);
   void ScriptReads(std::vector<ReadFault> faults);
-  void FailNextSyncs(int count) { fail_syncs_ = count; }
+  void FailNextSyncs(int count, std::string reason = "EIO") {
+    fail_syncs_ = count;
+    sync_reason_ = std::move(reason);
+  }
 
   // The machine lost power: of every sector not synced, either the new or the synced contents stay,
   // and requests under way may have been carried out in part. The loop's events must be dropped by
@@ -115,6 +120,7 @@ class FakeBlockFile final : public BlockFile {
   std::deque<WriteFault> scripted_writes_;
   std::deque<ReadFault> scripted_reads_;
   int fail_syncs_ = 0;
+  std::string sync_reason_ = "EIO";
   bool together_ = false;
   bool hold_writes_ = false;
   std::deque<std::function<void()>> held_writes_;

@@ -423,10 +423,7 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
   const bool encrypted = status.error().reason != kNotEncrypted;
   state_.incidents.ReportSlot(encrypted ? IncidentKind::kWriteFailed : IncidentKind::kNotEncrypted,
                               entry.disk, index, status.error().ToString());
-  if (!encrypted) {
-    // Nothing has reached the drive, and other blocks may have their keys.
-    allocator_.Free(entry.disk.offset);
-  } else {
+  if (encrypted) {
     ++write_refusals_;
     const bool served = !health_.Failed(entry.disk);
     health_.Note(drive, DriveRequest::kWrite, status);
@@ -435,6 +432,11 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
       ReportPause(status);
       write_pause_until_ms_ = state_.env.clock->MonotonicMs() + kWritePauseMs;
     }
+  }
+  if (!encrypted || IsForWantOfRoom(status)) {
+    // The drive has done nothing wrong, and other blocks may have their keys, or room.
+    allocator_.Free(entry.disk.offset);
+  } else {
     // Whatever the disk did there, the slot is not to be trusted before a restart.
     allocator_.SetOwner(entry.disk.offset, kNoEntry);
     quarantined_.Add(entry.disk);

@@ -31,12 +31,16 @@ void SyncFiles(const std::vector<BlockFile*>& files,
 
 }  // namespace
 
+bool IsForWantOfRoom(const Status& status) {
+  return !status && (status.error().reason == "ENOSPC" || status.error().reason == "EDQUOT");
+}
+
 // A drive that is full, or whose keys are gone, does not fail; neither do requests that the end of
 // the process cancels count.
 void DriveHealth::Note(uint32_t drive, DriveRequest request, const Status& status) {
   uint32_t& refusals = refusals_[drive][static_cast<size_t>(request)];
-  const bool refused = !status && status.error().code == ErrorCode::kIoError &&
-                       status.error().reason != "ENOSPC" && status.error().reason != "EDQUOT";
+  const bool refused =
+      !status && status.error().code == ErrorCode::kIoError && !IsForWantOfRoom(status);
   if (status) {
     refusals = 0;
   } else if (refused && ++refusals >= kMostRefusals) {
@@ -74,7 +78,7 @@ void DriveHealth::Sync(std::function<void(const Status&)> done) {
 }
 
 bool DriveHealth::Counts(uint32_t drive, const Status& synced) {
-  if (synced || synced.error().code != ErrorCode::kIoError) return true;
+  if (synced || synced.error().code != ErrorCode::kIoError || IsForWantOfRoom(synced)) return true;
   return (failed_ >> drive & 1) == 0 && !Fail(drive, synced.error().ToString());
 }
 

@@ -24,6 +24,9 @@ class DriveOwner {
   ~DriveOwner() = default;
 };
 
+// A file system is full, which is no fault of its drive.
+[[nodiscard]] bool IsForWantOfRoom(const Status& status);
+
 enum class DriveRequest : uint8_t { kRead, kWrite };
 
 // Event loop only. No callback comes after the files have been destroyed.

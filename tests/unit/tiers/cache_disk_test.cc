@@ -535,6 +535,22 @@ TEST_F(CacheDiskTest, ABlockThatACheckFindsDamagedStaysUntilItsRecordIsInTheInde
   EXPECT_TRUE(load.succeeded());
 }
 
+TEST_F(CacheDiskTest, AFullFileSystemTakesNoSlotFromTheTier) {
+  Start({.pool_blocks = 32, .host_slots = 32, .disk_slots = 32});
+  file().SetFaultRates({.write_enospc = 1.0});
+  for (uint64_t stream = 1; stream <= 8; ++stream) {
+    Put(Sequence(stream, 8));
+    Drain();
+    AdvanceAndTick(11'000);
+  }
+  EXPECT_GT(cache_->stats().disk_write_errors, 0u);
+  EXPECT_EQ(cache_->stats().slots_quarantined, 0u);
+  file().SetFaultRates({});
+  Put(Sequence(100, 8));
+  Drain();
+  for (const BlockHash& hash : Sequence(100, 8)) EXPECT_TRUE(Presence(hash).disk);
+}
+
 TEST_F(CacheDiskTest, SlotIsNotGivenToAnotherBlockBeforeItsDeletionIsDurable) {
   Start({.disk_slots = 16});
   Put(Sequence(1, 16));

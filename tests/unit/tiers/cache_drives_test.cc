@@ -187,6 +187,19 @@ TEST_F(CacheDrivesTest, ADrainEndsWhereEveryWriteIsRefused) {
   EXPECT_EQ(Drops(Tier::kDisk, DropReason::kWriteError), 24u);
 }
 
+TEST_F(CacheDrivesTest, ADriveThatIsFullAtASyncIsNotGivenUp) {
+  StartWithTwo();
+  file(1).FailNextSyncs(1, "ENOSPC");
+  Put(Sequence(1, 6));
+  Drain();
+  EXPECT_EQ(cache_->stats().index_errors, 1u);
+  EXPECT_FALSE(cache_->Gauges().drives[1].failed);
+  AdvanceAndTick(kMinuteMs);
+  Put(Sequence(2, 6));
+  Drain();
+  EXPECT_EQ(On(1, Sequence(2, 6)).size(), 3u);
+}
+
 TEST_F(CacheDrivesTest, ADriveThatIsGoneIsGivenUpAtOnce) {
   StartWithTwo();
   Put(Sequence(1, 12));
