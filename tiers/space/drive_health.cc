@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "tiers/storage/block_file.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 namespace {
@@ -44,8 +46,21 @@ void DriveHealth::Note(uint32_t drive, DriveRequest request, const Status& statu
   if (status) {
     refusals = 0;
   } else if (refused && ++refusals >= kMostRefusals) {
-    (void)Fail(drive, status.error().ToString());
+    if (request == DriveRequest::kWrite) return (void)Fail(drive, status.error().ToString());
+    refusals = 0;
+    Ask(drive, status.error().ToString());
   }
+}
+
+// Blocks that cannot be read may lie together, and each is read twice: a drive that still returns
+// its first page stays.
+void DriveHealth::Ask(uint32_t drive, const std::string& why) {
+  const auto page = std::make_shared<AlignedBuffer>(kSuperblockBytes);
+  const auto on_read = [this, drive, why, page](const Status& read) {
+    if (!read && read.error().code == ErrorCode::kIoError) (void)Fail(drive, why);
+  };
+  state_.env.files[state_.env.geometry.FileOfDrive(drive)]->Read(0, page->span(),
+                                                                 gate_.WhileOpen(on_read));
 }
 
 bool DriveHealth::Fail(uint32_t drive, const std::string& why) {

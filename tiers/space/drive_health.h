@@ -10,6 +10,7 @@
 #include <functional>
 #include <string>
 
+#include "base/gate.h"
 #include "base/result.h"
 #include "tiers/state/cache_state.h"
 
@@ -32,8 +33,8 @@ enum class DriveRequest : uint8_t { kRead, kWrite };
 // Event loop only. No callback comes after the files have been destroyed.
 class DriveHealth {
  public:
-  // So many reads in a row that a drive has refused, or so many writes, are enough: a file system
-  // that has become read-only takes every read between.
+  // So many writes in a row that a drive has refused are enough, or so many reads and one of its
+  // first page: a file system that has become read-only takes every read between.
   static constexpr uint32_t kMostRefusals = 4;
 
   // Both are borrowed. `owner` hears of each drive that is given up.
@@ -58,6 +59,7 @@ class DriveHealth {
   }
 
  private:
+  void Ask(uint32_t drive, const std::string& why);
   // Whether the answer to a sync says something of all writes: not if the drive alone is given up.
   [[nodiscard]] bool Counts(uint32_t drive, const Status& synced);
 
@@ -65,6 +67,7 @@ class DriveHealth {
   DriveOwner& owner_;
   uint32_t failed_ = 0;
   std::array<std::array<uint32_t, 2>, kMaxDrives> refusals_{};  // in a row, by DriveRequest
+  Gate gate_;
 };
 
 }  // namespace kvtier

@@ -137,6 +137,24 @@ TEST_F(CacheDrivesTest, ADriveThatRefusesIsGivenUpAndTheOthersGoOn) {
   EXPECT_EQ(file(1).writes(), refused);
 }
 
+TEST_F(CacheDrivesTest, TwoBlocksThatCannotBeReadDoNotGiveUpTheirDrive) {
+  StartWithTwo();
+  Put(Sequence(1, 12));
+  DrainAndRestart();
+  const Hashes there = On(1, Sequence(1, 12));
+  ASSERT_EQ(there.size(), 6u);
+  using enum ReadFault;
+  file(1).CompleteReadsTogether();
+  file(1).ScriptReads({kNone, kNone, kNone, kNone, kEio, kEio, kEio, kEio});
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 12));
+  Release(kAlice, HandlesOf(reply));
+  Settle();
+  EXPECT_EQ(file(1).reads(), 9u) << "six, two of them twice, and the first page";
+  EXPECT_FALSE(cache_->Gauges().drives[1].failed);
+  EXPECT_EQ(Drops(Tier::kDisk, DropReason::kReadError), 2u);
+  EXPECT_EQ(On(1, there).size(), 4u);
+}
+
 // As a file system does that has become read-only. Each refusal pauses the writes to all drives.
 TEST_F(CacheDrivesTest, ADriveThatOnlyTakesReadsIsGivenUpAndTheOthersAreWrittenTo) {
   StartWithTwo();
