@@ -74,7 +74,7 @@ struct IndexSnapshot {
   std::vector<std::pair<NamespaceId, NamespaceIdentity>> namespaces;
   std::vector<IndexRecord> records;
   WriteBudgetState budget;              // nothing spent when the headers had to be read
-  std::vector<ErasureRecord> erasures;  // that have not ended; none when the headers had to be read
+  std::vector<ErasureRecord> erasures;  // that have not ended
   std::vector<TokensRecord> tokens;     // none when the headers had to be read
   std::vector<NamespaceId> distrusted;  // likewise
 };

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tiers/index/encrypted_index.h"
+#include "tiers/index/erasure_mark.h"
 #include "tiers/index/process_lack.h"
 #include "tiers/storage/parallel_reader.h"
 #include "tiers/storage/slot_cipher.h"
@@ -257,6 +258,7 @@ Result<StartedIndex> StartIndex(const std::vector<std::filesystem::path>& config
       for (const NamespaceIdentity& identity : DistrustMark::Read(drive.directory)) {
         AddDistrusted(identity, &result.rebuilt->snapshot);
       }
+      ErasureMark::AddTo(&result.rebuilt->snapshot.erasures, drive.directory);
     }
     KVT_ASSIGN_OR_RETURN(result.unwritten, ReplaceIndex(place, start, &result.rebuilt->snapshot,
                                                         cipher, loop, &opened));

@@ -25,6 +25,7 @@
 #include "base/posix.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "tiers/index/erasure_mark.h"
 #include "tiers/index/index_reader.h"
 #include "tiers/index/rocksdb_status.h"
 #include "tiers/storage/disk_directory.h"
@@ -264,10 +265,11 @@ class RocksdbIndex::Database {
   // REQUIRES: Open succeeded and no Commit has failed since.
   [[nodiscard]] rocksdb::DB* get() { return db_.get(); }
 
-  // The contents tell which identities are distrusted.
+  // The contents tell which identities are distrusted, and which erasures have begun.
   void Know(const IndexSnapshot& contents) {
     names_.insert(contents.namespaces.begin(), contents.namespaces.end());
     distrusted_.insert(contents.distrusted.begin(), contents.distrusted.end());
+    for (const ErasureRecord& begun : contents.erasures) erasures_[begun.number] = begun;
   }
 
   // The database of a rebuilt index that could not be written, see RocksdbIndex::MakeLater.
@@ -311,12 +313,16 @@ class RocksdbIndex::Database {
     return Write(batch);
   }
 
-  // The batch has been committed; a rebuild after it shall know of distrust, too.
-  Status MarkTrust(const IndexBatch& batch) {
+  // The batch has been committed; a rebuild after it shall know of distrust and erasures, too.
+  Status Mark(const IndexBatch& batch) {
     for (const auto& [id, identity] : batch.namespaces) names_.insert_or_assign(id, identity);
     for (const NamespaceId id : batch.trusted) distrusted_.erase(id);
     distrusted_.insert(batch.distrusted.begin(), batch.distrusted.end());
-    return batch.trusted.empty() && batch.distrusted.empty() ? Status() : MarkDrives();
+    for (const ErasureRecord& begun : batch.erasures) erasures_[begun.number] = begun;
+    for (const uint32_t number : batch.ended_erasures) erasures_.erase(number);
+    const bool same = batch.trusted.empty() && batch.distrusted.empty() && batch.erasures.empty() &&
+                      batch.ended_erasures.empty();
+    return same ? Status() : MarkDrives();
   }
 
  private:
@@ -381,10 +387,13 @@ class RocksdbIndex::Database {
   Status MarkDrives() {
     std::vector<NamespaceIdentity> distrusted;
     for (const NamespaceId id : distrusted_) distrusted.push_back(names_[id]);
+    std::vector<ErasureRecord> erasures;
+    for (const auto& [number, begun] : erasures_) erasures.push_back(begun);
     bool any = place_.drives.empty();
     Status last;
     for (const IndexedDrive& drive : place_.drives) {
       Status marked = DistrustMark::Write(drive.directory, distrusted);
+      if (marked) marked = ErasureMark::Write(drive.directory, erasures);
       any |= marked.has_value();
       if (!marked) last = std::move(marked);
     }
@@ -418,8 +427,9 @@ class RocksdbIndex::Database {
   const IndexPlace place_;
   std::map<NamespaceId, NamespaceIdentity> names_;
   std::set<NamespaceId> distrusted_;
-  std::unique_ptr<rocksdb::DB> db_;     // null if it could not be opened again
-  std::optional<IndexMeta> not_begun_;  // the start that the index has not been told of
+  std::map<uint32_t, ErasureRecord> erasures_;  // by number
+  std::unique_ptr<rocksdb::DB> db_;             // null if it could not be opened again
+  std::optional<IndexMeta> not_begun_;          // the start that the index has not been told of
   // There is nothing on disk yet but these contents of it.
   std::optional<IndexSnapshot> unwritten_;
   std::chrono::steady_clock::time_point write_contents_at_{};
@@ -538,7 +548,7 @@ void RocksdbIndex::Work() {
     const bool purge =
         std::ranges::any_of(group, [](const Queued& queued) { return queued.batch.purge_tokens; });
     for (const Queued& queued : group) {
-      if (status) status = database_->MarkTrust(queued.batch);
+      if (status) status = database_->Mark(queued.batch);
     }
     if (status && purge) status = database_->PurgeTokens();
     // One status for all: RocksDB applies the joined batch as a whole or not at all.

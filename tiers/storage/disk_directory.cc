@@ -220,8 +220,17 @@ Status SyncDirectory(const fs::path& directory) {
   return {};
 }
 
+Status RemoveMark(const fs::path& directory, std::string_view name) {
+  const fs::path path = directory / name;
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return MarkFailed("remove", path);
+  return SyncDirectory(directory);
+}
+
+}  // namespace
+
 // Written beside and renamed, so that a crash leaves the old mark or the new one, never half.
 Status WriteMark(const fs::path& directory, std::string_view name, const std::string& text) {
+  if (text.empty()) return RemoveMark(directory, name);
   const fs::path path = directory / name;
   const fs::path fresh = path.string() + ".new";
   {
@@ -236,14 +245,6 @@ Status WriteMark(const fs::path& directory, std::string_view name, const std::st
   if (::rename(fresh.c_str(), path.c_str()) != 0) return MarkFailed("rename", fresh);
   return SyncDirectory(directory);
 }
-
-Status RemoveMark(const fs::path& directory, std::string_view name) {
-  const fs::path path = directory / name;
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return MarkFailed("remove", path);
-  return SyncDirectory(directory);
-}
-
-}  // namespace
 
 // A mark that cannot be read or parsed counts as the highest epoch: any index then looks stale and
 // is rebuilt from the headers, which takes longer but trusts nothing that may be old.
@@ -283,7 +284,6 @@ std::vector<NamespaceIdentity> DistrustMark::Read(const fs::path& directory) {
 
 Status DistrustMark::Write(const fs::path& directory,
                            const std::vector<NamespaceIdentity>& distrusted) {
-  if (distrusted.empty()) return RemoveMark(directory, kDistrustName);
   std::string text;
   for (const NamespaceIdentity& one : distrusted) {
     text += fmt::format("{} {} {}\n", one.model.Hex(), one.block_bytes, one.tenant);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,11 @@ struct DiskDirectory {
 // in a slot that another block has been given, and a late read, in such host memory.
 // Errors: kIoError "last_io_under_way" after a minute and a half; kIoError by errno name.
 [[nodiscard]] Status LockDataFile(int fd, const std::filesystem::path& path);
+
+// Makes a small file in the directory, durable and atomic, or without a text removes it. Errors:
+// kIoError "epoch_mark".
+[[nodiscard]] Status WriteMark(const std::filesystem::path& directory, std::string_view name,
+                               const std::string& text);
 
 // The disk files' side of the handshake with the index: a small file beside them that names the
 // start in which the index was last opened. Without it a copy of the index from a backup could not

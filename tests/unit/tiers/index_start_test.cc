@@ -18,8 +18,8 @@ namespace {
 class IndexStartTest : public DiskTest {
  protected:
   // One whole start of a daemon, up to the index.
-  StartedIndex Start() {
-    const DiskFiles files = OpenFiles();
+  StartedIndex Start() { return StartOn(OpenFiles()); }
+  StartedIndex StartOn(const DiskFiles& files) {
     auto started = StartIndex(directories_, files, Options(), &loop_);
     EXPECT_TRUE(started) << started.error().ToString();
     return started ? *std::move(started) : StartedIndex{};
@@ -121,6 +121,38 @@ TEST_F(IndexStartTest, DistrustOutlivesTheIndexAndOneOfTheDrivesUntilItIsForgive
   }
   for (const auto& directory : directories_) std::filesystem::remove_all(directory / "index");
   EXPECT_TRUE(Start().snapshot.distrusted.empty());
+}
+
+TEST_F(IndexStartTest, AnErasureThatBeganWithoutTheDriveOfTheIndexIsKnownWhenThatIsBack) {
+  Fill(6);
+  Start();
+  const auto with_index = directories_[0];
+  const auto away = with_index.string() + ".away";
+  const ErasureRecord erasure{
+      .number = 1, .tenant = "a tenant", .end_hour = UINT32_MAX, .begun_s = 5};
+  std::filesystem::rename(with_index, away);
+  {
+    const auto files = OpenDiskFiles({.directories = directories_,
+                                      .bytes = kFiles * kFirstSlabOffset + kSlabs * kSlabBytes,
+                                      .slab_bytes = kSlabBytes,
+                                      .engine = DiskEngine::kPread},
+                                     &loop_);
+    ASSERT_TRUE(files) << files.error().ToString();
+    Apply(StartOn(*files), {.erasures = {erasure}});
+  }
+  std::filesystem::rename(away, with_index);
+  {
+    const StartedIndex started = Start();
+    ASSERT_EQ(started.found, IndexState::kStaleEpoch);
+    ASSERT_EQ(started.snapshot.erasures.size(), 1u);
+    const ErasureRecord& known = started.snapshot.erasures[0];
+    EXPECT_EQ(known.tenant, erasure.tenant);
+    EXPECT_EQ(known.end_hour, erasure.end_hour);
+    EXPECT_EQ(known.begun_s, erasure.begun_s);
+    Apply(started, {.ended_erasures = {known.number}});
+  }
+  for (const auto& directory : directories_) std::filesystem::remove_all(directory / "index");
+  EXPECT_TRUE(Start().snapshot.erasures.empty());
 }
 
 TEST_F(IndexStartTest, StartsThatDiedBeforeTheIndexLoseNothing) {
