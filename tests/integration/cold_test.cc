@@ -127,7 +127,7 @@ TEST_F(ColdTest, BlocksThatTheStoreDoesNotReturnAreNotCalledGood) {
   server_->Kill();
   const ProgramResult verified = Ctl({"verify", "--tier", "cold"});
   EXPECT_EQ(verified.exit_code, 8);
-  EXPECT_NE(verified.output.find("none bad; 12 that the store did not"), std::string::npos)
+  EXPECT_NE(verified.output.find("none bad; 12 that could not be read"), std::string::npos)
       << verified.output;
 }
 
