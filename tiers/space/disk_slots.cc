@@ -65,8 +65,7 @@ DiskSlots::DiskSlots(CacheState* state, ColdChoice* cold)
 void DiskSlots::OnDriveFailed(uint32_t drive) {
   allocator_.CloseDrive(drive);
   leaving_.Forget();
-  write_pause_until_ms_ = 0;
-  write_refusals_ = 0;
+  pause_.Forget();
   state_.SchedulePart();
 }
 
@@ -137,7 +136,10 @@ bool DiskSlots::Adopt(EntryIndex index, const IndexRecord& record, uint32_t grou
 // Freed slots come back only when their deletion is durable, so space is made ahead of need, and a
 // write that finds none waits for the commit instead of evicting more.
 DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
-  if (degraded()) return WaitsOutPause() ? Outcome::kWait : Outcome::kFull;
+  if (degraded()) {
+    const bool waits = pause_.is_waited_out() && !stopped_ && !committer_.refuses();
+    return waits ? Outcome::kWait : Outcome::kFull;
+  }
   BlockEntry& entry = state_[index];
   const Namespace& name_space = state_.blocks.NamespaceOf(entry);
   const SlotClass slots = room_.ClassOf(name_space);
@@ -410,7 +412,7 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
   const uint32_t drive = state_.env.geometry.DriveOf(entry.disk);
   state_.Apply(index, status ? BlockEvent::kEndWrite : BlockEvent::kFailWrite);
   if (status) {
-    write_refusals_ = 0;
+    pause_.OnWritten();
     health_.Note(drive, DriveRequest::kWrite, status);
     ++state_.stats.disk_write_blocks;
     state_.stats.disk_write_bytes += bytes;
@@ -424,13 +426,12 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
   state_.incidents.ReportSlot(encrypted ? IncidentKind::kWriteFailed : IncidentKind::kNotEncrypted,
                               entry.disk, index, status.error().ToString());
   if (encrypted) {
-    ++write_refusals_;
     const bool served = !health_.Failed(entry.disk);
     health_.Note(drive, DriveRequest::kWrite, status);
     // The others are not held up by a drive that is given up.
     if (served && !health_.Failed(entry.disk)) {
       ReportPause(status);
-      write_pause_until_ms_ = state_.env.clock->MonotonicMs() + kWritePauseMs;
+      pause_.Begin(state_.env.clock->MonotonicMs());
     }
   }
   if (!encrypted || IsForWantOfRoom(status)) {
@@ -473,9 +474,7 @@ void DiskSlots::ReadAndCheck(DiskLocation location, std::span<std::byte> slot, I
 }
 
 void DiskSlots::Tick() {
-  if (write_pause_until_ms_ > 0 && state_.env.clock->MonotonicMs() >= write_pause_until_ms_) {
-    write_pause_until_ms_ = 0;
-  }
+  pause_.Tick(state_.env.clock->MonotonicMs());
   committer_.Tick();
 }
 

@@ -15,6 +15,7 @@
 #include "tiers/space/drive_health.h"
 #include "tiers/space/index_committer.h"
 #include "tiers/space/slab_headers.h"
+#include "tiers/space/write_pause.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/storage/drive_sizer.h"
 
@@ -80,11 +81,10 @@ class DiskSlots final : private SlotOwner, private DriveOwner {
   [[nodiscard]] const SlabAllocator& allocator() const { return allocator_; }
   // Nothing is written for a while after the disk or the index refused, or ever after StopWrites.
   [[nodiscard]] bool degraded() const {
-    return stopped_ || write_pause_until_ms_ > 0 || committer_.failed();
+    return stopped_ || pause_.under_way() || committer_.failed();
   }
   void StopWrites() { stopped_ = true; }
-  // While a drain is under way, which has the time, writes wait for the end of a pause.
-  void WaitOutPauses(bool draining) { draining_ = draining; }
+  [[nodiscard]] WritePause& pause() { return pause_; }
   [[nodiscard]] DriveHealth& health() { return health_; }
   [[nodiscard]] const DriveHealth& health() const { return health_; }
   // The bytes of the tenant whose deletion is not durable yet.
@@ -101,8 +101,6 @@ class DiskSlots final : private SlotOwner, private DriveOwner {
   }
 
  private:
-  static constexpr int64_t kWritePauseMs = 10'000;
-
   // A request for space: how much, and at which tenants' cost.
   struct SpaceRequest {
     TenantId tenant;
@@ -127,11 +125,6 @@ class DiskSlots final : private SlotOwner, private DriveOwner {
   void OnCommitted(const Status& status) override;
   void Sync(std::function<void(const Status&)> done) override { health_.Sync(std::move(done)); }
   void OnDriveFailed(uint32_t drive) override;
-  // Not after refusals again and again, so that each drain ends.
-  [[nodiscard]] bool WaitsOutPause() const {
-    return draining_ && !stopped_ && !committer_.refuses() &&
-           write_refusals_ < DriveHealth::kMostRefusals;
-  }
   // Says, the first time, that nothing is written any more.
   void ReportPause(const Status& refused);
   void OnWritten(EntryIndex entry, uint64_t bytes, const Status& status);
@@ -149,9 +142,7 @@ class DiskSlots final : private SlotOwner, private DriveOwner {
   SlabHeaders slab_headers_;
   QuarantinedSlots quarantined_;
   std::vector<uint64_t> passed_;  // by tenant: of its own, since one was evicted or all were passed
-  int64_t write_pause_until_ms_ = 0;
-  uint32_t write_refusals_ = 0;  // in a row
-  bool draining_ = false;
+  WritePause pause_;
   bool stopped_ = false;
   bool pause_reported_ = false;  // until a commit succeeds
   ColdChoice* const cold_;

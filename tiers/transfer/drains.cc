@@ -16,7 +16,7 @@ bool Drains::Settled() const {
 
 void Drains::Begin(std::function<void()> done) {
   ++beginning_;
-  disk_.WaitOutPauses(true);
+  disk_.pause().SetDraining(true);
   WalkFrom(0, std::move(done));
 }
 
@@ -61,7 +61,7 @@ void Drains::Pump() {
   if (!NothingLeft()) return;
   std::vector<std::function<void()>> finished;
   finished.swap(waiting_);
-  disk_.WaitOutPauses(UnderWay());
+  disk_.pause().SetDraining(UnderWay());
   for (const auto& done : finished) done();
 }
 

@@ -144,12 +144,13 @@ TEST_F(CacheDrivesTest, TwoBlocksThatCannotBeReadDoNotGiveUpTheirDrive) {
   const Hashes there = On(1, Sequence(1, 12));
   ASSERT_EQ(there.size(), 6u);
   using enum ReadFault;
+  const uint64_t before = file(1).reads();
   file(1).CompleteReadsTogether();
   file(1).ScriptReads({kNone, kNone, kNone, kNone, kEio, kEio, kEio, kEio});
   const AcquireReply reply = Acquire(kAlice, Sequence(1, 12));
   Release(kAlice, HandlesOf(reply));
   Settle();
-  EXPECT_EQ(file(1).reads(), 9u) << "six, two of them twice, and the first page";
+  EXPECT_EQ(file(1).reads(), before + 9) << "six, two of them twice, and the first page";
   EXPECT_FALSE(cache_->Gauges().drives[1].failed);
   EXPECT_EQ(Drops(Tier::kDisk, DropReason::kReadError), 2u);
   EXPECT_EQ(On(1, there).size(), 4u);
@@ -191,6 +192,22 @@ TEST_F(CacheDrivesTest, ADrainWaitsOutThePauseAfterARefusedWrite) {
   EXPECT_EQ(Drops(Tier::kDisk, DropReason::kWriteError), 1u);
 }
 
+TEST_F(CacheDrivesTest, ADrainWaitsOutAPauseAfterManyWritesAtOnceWereRefused) {
+  CacheSetup setup{.pool_blocks = 32, .host_slots = 32, .disk_slots = 64};
+  setup.options.max_disk_write_bytes = 6 * kBlockBytes;
+  Start(setup);
+  Put(Sequence(1, 24));
+  using enum WriteFault;
+  file().ScriptWrites({kNone, kEio, kEio, kEio, kEio, kEio, kEio});  // the first is a slab's header
+  bool drained = false;
+  cache_->Drain([&] { drained = true; });
+  Settle();
+  EXPECT_FALSE(drained);
+  for (int i = 0; i < 2; ++i) AdvanceAndTick(kMinuteMs);
+  EXPECT_TRUE(drained);
+  EXPECT_EQ(cache_->Gauges().disk_blocks, 18u);
+}
+
 TEST_F(CacheDrivesTest, ADrainEndsWhereEveryWriteIsRefused) {
   CacheSetup setup{.pool_blocks = 32, .host_slots = 32, .disk_slots = 64};
   setup.options.max_disk_write_bytes = 1;
@@ -209,10 +226,11 @@ TEST_F(CacheDrivesTest, ADriveThatIsFullAtASyncIsNotGivenUp) {
   StartWithTwo();
   file(1).FailNextSyncs(1, "ENOSPC");
   Put(Sequence(1, 6));
-  Drain();
+  cache_->Drain([] {});
+  Settle();
+  AdvanceAndTick(kMinuteMs);
   EXPECT_EQ(cache_->stats().index_errors, 1u);
   EXPECT_FALSE(cache_->Gauges().drives[1].failed);
-  AdvanceAndTick(kMinuteMs);
   Put(Sequence(2, 6));
   Drain();
   EXPECT_EQ(On(1, Sequence(2, 6)).size(), 3u);
