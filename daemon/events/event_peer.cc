@@ -261,6 +261,8 @@ void EventPeer::Flush() {
     if (!sent) return End();
     if (!*sent) {
       watch_.WaitWritable([this] {
+        // Not in a turn, which comes later than Receive may: nothing would then wake it.
+        Flush();
         Pump();
         WaitForMore();
       });
