@@ -2,6 +2,7 @@
 // A cold store in memory, which several caches may share, and which can be slow, gone or wrong.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -34,6 +35,8 @@ class FakeColdStore final : public ColdStore {
   bool holds = false;      // answers wait for Answer or TimeOut
   uint64_t questions = 0;  // calls of Exists
   uint64_t gets = 0;
+  uint64_t deletions = 0;  // calls of Delete
+  std::string kept;        // an object that Delete refuses, and with it the call, with `refusal`
 
   [[nodiscard]] size_t held() const { return held_.size(); }
   // Whatever is held is answered, or ends because its time has passed.
@@ -78,6 +81,10 @@ class FakeColdStore final : public ColdStore {
     });
   }
   void Delete(std::vector<std::string> names, int64_t /*timeout_ms*/, Done done) override {
+    ++deletions;
+    if (std::ranges::find(names, kept) != names.end()) {
+      return loop->Post([done, error = refusal] { done(tl::unexpected(error)); });
+    }
     Reply<Status>(std::move(done), [this, names = std::move(names)] {
       for (const std::string& name : names) objects.erase(name);
       return Status();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/cold/guarded_store.h"
 
+#include <optional>
 #include <utility>
 
 namespace kvtier {
@@ -9,9 +10,14 @@ namespace {
 constexpr int64_t kProbeTimeoutMs = 1000;
 constexpr const char* kProbe = "kvtier/probe";
 
-// A store that answers, if only to refuse an object because it is full, is not away.
-bool IsFault(const Error& error) {
-  return error.code == ErrorCode::kTimeout || error.code == ErrorCode::kUnavailable;
+// Whether the store answers, if only to refuse an object because it is full. Nothing if a call
+// says nothing of that, as it was not sent, because too much is under way.
+template <typename Answer>
+std::optional<bool> Answers(const Answer& answer) {
+  if (answer) return true;
+  const ErrorCode code = answer.error().code;
+  if (code == ErrorCode::kResourceExhausted) return std::nullopt;
+  return code != ErrorCode::kTimeout && code != ErrorCode::kUnavailable;
 }
 
 }  // namespace
@@ -20,7 +26,7 @@ bool GuardedStore::Available() {
   if (breaker_.TakeProbe()) {
     store_.Exists({kProbe}, ColdAsk::kPrefix, kProbeTimeoutMs,
                   gate_.WhileOpen([this](const Result<std::vector<bool>>& answer) {
-                    breaker_.ProbeEnded(answer.has_value());
+                    breaker_.ProbeEnded(Answers(answer).value_or(false));
                     TellIfChanged(answer ? Status() : tl::unexpected(answer.error()));
                   }));
   }
@@ -33,7 +39,7 @@ bool GuardedStore::TakesWrites() {
   if (!Available()) return false;
   if (writes_.TakeProbe()) {
     store_.Delete({kProbe}, kProbeTimeoutMs, gate_.WhileOpen([this](const Status& status) {
-      writes_.ProbeEnded(status || !IsFault(status.error()));
+      writes_.ProbeEnded(Answers(status).value_or(false));
     }));
   }
   return writes_.Passes();
@@ -50,12 +56,9 @@ template <typename Answer>
 std::function<void(Answer)> GuardedStore::Watch(CircuitBreaker* breaker,
                                                 std::function<void(Answer)> done) {
   return gate_.WhileOpen([this, breaker, done = std::move(done)](Answer answer) {
-    const bool fault = !answer.has_value() && IsFault(answer.error());
-    // A call that was not sent, because too much is under way, says nothing of the store.
-    const bool was_sent =
-        answer.has_value() || answer.error().code != ErrorCode::kResourceExhausted;
-    if (was_sent) breaker->RequestEnded(!fault);
-    if (fault) TellIfChanged(tl::unexpected(answer.error()));
+    const std::optional<bool> answers = Answers(answer);
+    if (answers) breaker->RequestEnded(*answers);
+    if (answers == false) TellIfChanged(tl::unexpected(answer.error()));
     done(std::move(answer));
   });
 }

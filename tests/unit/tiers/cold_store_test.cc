@@ -188,6 +188,23 @@ TEST_F(GuardedStoreTest, TakesACallThatWasNotSentForNoSuccess) {
   EXPECT_FALSE(guarded_.Available());
 }
 
+TEST_F(GuardedStoreTest, TakesAProbeThatWasNotSentForNoSuccess) {
+  store_.refuses = true;
+  for (int i = 0; i < 3; ++i) Put();
+  store_.kept = "kvtier/probe";
+  store_.refusal = {ErrorCode::kResourceExhausted, "cold_store_busy", ""};
+  store_.refuses = false;
+  clock_.Advance(CircuitBreaker::kFirstWaitMs);
+  EXPECT_FALSE(guarded_.TakesWrites()) << "the probe is under way";
+  loop_.RunAll();
+  EXPECT_FALSE(guarded_.TakesWrites());
+  store_.refusal = {ErrorCode::kPermissionDenied, "cold_store_refuses", ""};
+  clock_.Advance(CircuitBreaker::kLongestWaitMs);
+  EXPECT_FALSE(guarded_.TakesWrites()) << "the probe is under way";
+  loop_.RunAll();
+  EXPECT_TRUE(guarded_.TakesWrites());
+}
+
 TEST_F(GuardedStoreTest, TakesAnAbsentObjectForNoFault) {
   for (int i = 0; i < 10; ++i) {
     guarded_.Get("nothing", 10, 5, [](const Result<ColdBytes>&) {});
