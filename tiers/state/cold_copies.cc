@@ -11,6 +11,13 @@ constexpr int64_t kColdWrites = 4;
 
 }  // namespace
 
+EntryIndex OfferFromStore(CacheState* state, const BlockKey& key, uint16_t tokens, uint32_t depth) {
+  if (state->blocks.Find(key) != kNoEntry || state->erasing.objects.contains(key)) return kNoEntry;
+  const EntryIndex index = state->AddEntry(key, tokens, depth, RetentionClass::kExtended);
+  state->Apply(index, BlockEvent::kOffer);
+  return index;
+}
+
 void NoteColdCopy(CacheState* state, EntryIndex index, int64_t until_ms) {
   state->orders.cold_until_s.At(index.value) = static_cast<uint32_t>(until_ms / 1000);
   state->Apply(index, BlockEvent::kNoteColdCopy);

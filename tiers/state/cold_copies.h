@@ -11,6 +11,10 @@ namespace kvtier {
 
 class CacheState;
 
+// An entry of a block whose object the store may have, for a load that takes it from there.
+// kNoEntry if this host knows the block, or if the object is to be deleted.
+[[nodiscard]] EntryIndex OfferFromStore(CacheState* state, const BlockKey& key, uint16_t tokens,
+                                        uint32_t depth);
 // The store has the block's object, until then in milliseconds of the age clock.
 void NoteColdCopy(CacheState* state, EntryIndex entry, int64_t until_ms);
 // The store has the block's object no more, or soon: the block is looked at again.

@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "tiers/cold/cold_object.h"
+#include "tiers/state/cold_copies.h"
 
 namespace kvtier {
 namespace {
@@ -167,10 +168,7 @@ ColdLookup::Offers ColdLookup::Offer(const ColdHits& hits, const AcquireRequest&
   for (size_t i = 0; i < hits.positions.size(); ++i) {
     const BlockKey key{pool.namespace_id, request.hashes[hits.positions[i]]};
     // It may have come by another way since, or been evicted by hand.
-    if (state_.blocks.Find(key) != kNoEntry || state_.erasing.objects.contains(key)) continue;
-    const EntryIndex added =
-        state_.AddEntry(key, request.block_tokens, hits.depths[i], RetentionClass::kExtended);
-    state_.Apply(added, BlockEvent::kOffer);
+    if (OfferFromStore(&state_, key, request.block_tokens, hits.depths[i]) == kNoEntry) continue;
     // An infinite cache of all hosts would have it.
     state_.infinite_cache.Store(key.namespace_id, key.hash);
     offers.push_back(key);

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "tiers/state/cold_copies.h"
 #include "tiers/transfer/region_transfers.h"
 
 namespace kvtier {
@@ -64,14 +65,9 @@ void RegionTransfers::QueueLayers(CachePool* pool, Transfer* transfer) {
 }
 
 EntryIndex RegionTransfers::OfferFromColdStore(const Region& region, const BlockHash& hash) {
-  const BlockKey key{region.pool->namespace_id, hash};
   const bool may_ask = state_.env.cold != nullptr && region.block_tokens > 0;
-  // It may be known, and on its way to or from a tier.
-  if (!may_ask || state_.blocks.Find(key) != kNoEntry || !state_.env.cold->Available())
-    return kNoEntry;
-  const EntryIndex index = state_.AddEntry(key, region.block_tokens, 0, RetentionClass::kExtended);
-  state_.Apply(index, BlockEvent::kOffer);
-  return index;
+  if (!may_ask || !state_.env.cold->Available()) return kNoEntry;
+  return OfferFromStore(&state_, {region.pool->namespace_id, hash}, region.block_tokens, 0);
 }
 
 EntryIndex RegionTransfers::TakeForLoad(Region* region, const LoadRequest& request) {

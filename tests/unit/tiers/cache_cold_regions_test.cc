@@ -120,6 +120,18 @@ TEST_F(CacheColdRegionsTest, WhatTheStoreDoesNotHaveIsAMissThatLeavesNothing) {
   EXPECT_FALSE(cache_->Inspect({*cache_->FindNamespace(Identity("tenant", 1)), TestHash(1, 4)}));
 }
 
+TEST_F(CacheColdRegionsTest, NothingIsLoadedThatIsBeingDeleted) {
+  const PoolId region = OpenRegionBesideAnotherHost();
+  store_.refuses = true;
+  (void)cache_->Evict({*cache_->FindNamespace(Identity("tenant", 1)), hashes_[3]}, std::nullopt);
+  Settle();
+  store_.refuses = false;
+  const PendingTransfer loaded = BeginLoad(region, hashes_);
+  Settle();
+  EXPECT_THAT(loaded->failed, ElementsAre(Pair(3u, MissReason::kUnknown)));
+  EXPECT_EQ(store_.gets, 3u);
+}
+
 TEST_F(CacheColdRegionsTest, ADamagedObjectIsAMiss) {
   const PoolId region = OpenRegionBesideAnotherHost();
   store_.objects.at(Name(hashes_[1])).bytes.back() ^= std::byte{1};
