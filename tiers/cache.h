@@ -220,14 +220,17 @@ class Cache {
                                      int64_t ttl_ms);
   // Forgets a block in one tier, or in all of them. A block that is held, pinned or on the move
   // stays.
-  EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
+  EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier,
+                     const std::shared_ptr<ObjectEviction>& objects = nullptr);
   // Whatever canaries have found of the identity counts no more: its blocks are served and stored.
   void Forgive(NamespaceId namespace_id);
   // Calls `done` when nothing of what Evict took can come back at a restart, even if the index is
-  // lost, or from the cold store: within this call if that is so already. Blocks that had left the
-  // disk before for other reasons cannot come back with the index then, either. With an error,
-  // kIoError, if the index or the store refuses, or if the disk has refused for seconds.
-  void WhenEvictionsAreDurable(std::function<void(Status)> done);
+  // lost, and the cold store has deleted `objects`: within this call if that is so already. Blocks
+  // that had left the disk before for other reasons cannot come back with the index then, either.
+  // With an error, kIoError, if the index or the store refuses ("cold_object_kept"), or if the disk
+  // has refused for seconds.
+  void WhenEvictionsAreDurable(std::function<void(Status)> done,
+                               std::shared_ptr<ObjectEviction> objects = nullptr);
 
   // Erases the tenant's blocks for good. The index remembers that first, so that a cache that is
   // made from it later goes on with it. If the disk is encrypted, the keys of the tenant's blocks

@@ -45,7 +45,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       canary(&state, &host, &disk,
              [this](const BlockKey& key) {
                // No host is to be served it, also while something uses it here.
-               if (down.cold_writer) down.cold_writer->deletions().Forget(key);
+               if (down.cold_writer) down.cold_writer->deletions().Forget(key, nullptr);
                return Evict(key, std::nullopt);
              }),
       regions(&state, &up.finder, &up.loader, &to_host, &touches, &canary),
@@ -112,12 +112,13 @@ void Cache::Impl::Acquire(AcquireRequest request, Acquirer::Done done) {
   }
 }
 
-EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier) {
+EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier,
+                                const std::shared_ptr<ObjectEviction>& objects) {
   if (tier.value_or(Tier::kHost) == Tier::kHost) upkeep.adoption.NoteEvicted(key);
   const EvictOutcome outcome = upkeep.retention.Evict(key, tier);
   if (outcome == EvictOutcome::kEvicted) state.SchedulePump();
   const bool stays = outcome != EvictOutcome::kEvicted && outcome != EvictOutcome::kAbsent;
-  if (down.cold_writer && !tier && !stays) down.cold_writer->deletions().Forget(key);
+  if (down.cold_writer && !tier && !stays) down.cold_writer->deletions().Forget(key, objects);
   return outcome;
 }
 
@@ -504,15 +505,17 @@ Result<uint32_t> Cache::Pin(NamespaceId namespace_id, std::span<const BlockHash>
   return impl_->upkeep.retention.Pin(namespace_id, hashes, kNobody, ttl_ms);
 }
 
-EvictOutcome Cache::Evict(const BlockKey& key, std::optional<Tier> tier) {
-  return impl_->Evict(key, tier);
+EvictOutcome Cache::Evict(const BlockKey& key, std::optional<Tier> tier,
+                          const std::shared_ptr<ObjectEviction>& objects) {
+  return impl_->Evict(key, tier, objects);
 }
 
-void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done) {
-  impl_->disk.committer().WhenDeleted([this, done = std::move(done)](Status durable) {
-    ColdWriter* const cold = impl_->down.cold_writer.get();
-    if (!durable || cold == nullptr) return done(std::move(durable));
-    cold->deletions().WhenDone(done);
+void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done,
+                                    std::shared_ptr<ObjectEviction> objects) {
+  impl_->disk.committer().WhenDeleted([done = std::move(done), objects](Status durable) {
+    if (!durable || objects == nullptr) return done(std::move(durable));
+    if (objects->left == 0 || !objects->ended) return done(objects->ended);
+    objects->done = done;
   });
 }
 

@@ -54,7 +54,8 @@ class Cache::Impl {
   // Asks the cold store first, if there is one.
   void Acquire(AcquireRequest request, Acquirer::Done done);
   // Also in the cold store, if `tier` does not name another. Other hosts may still have the block.
-  EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
+  EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier,
+                     const std::shared_ptr<ObjectEviction>& objects = nullptr);
   [[nodiscard]] CacheGauges Gauges() const;
   [[nodiscard]] BlockRecord Describe(EntryIndex index) const;
   void CheckInvariants() const;

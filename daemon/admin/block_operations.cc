@@ -274,7 +274,7 @@ class Eviction final : public OperationOnHashes {
                           std::span<const BlockHash> hashes) override {
     size_t price = hashes.size();
     for (size_t i = 0; i < hashes.size(); ++i) {
-      const EvictOutcome outcome = cache_.Evict({id, hashes[i]}, request_.tier);
+      const EvictOutcome outcome = cache_.Evict({id, hashes[i]}, request_.tier, objects_);
       if (outcome == EvictOutcome::kAbsent) continue;
       EvictOutcome& worst = worst_[first + i];
       if (worst == EvictOutcome::kAbsent || outcome != EvictOutcome::kEvicted) worst = outcome;
@@ -286,8 +286,10 @@ class Eviction final : public OperationOnHashes {
   // The reply waits until the evicted blocks cannot come back at a restart: an operator who evicts
   // a block because it must not be served again has to be able to rely on the reply.
   void Finish() override {
-    cache_.WhenEvictionsAreDurable(WhileAlive(
-        [this](const Status& durable) { durable ? Reply(Document()) : Fail(durable.error()); }));
+    const auto reply = [this](const Status& durable) {
+      durable ? Reply(Document()) : Fail(durable.error());
+    };
+    cache_.WhenEvictionsAreDurable(WhileAlive(reply), objects_);
   }
 
   [[nodiscard]] std::string Document() const {
@@ -304,6 +306,7 @@ class Eviction final : public OperationOnHashes {
   // By the hashes' positions. A hash counts as absent only if it is in none of the namespaces, and
   // as evicted only if no block of it stayed.
   std::vector<EvictOutcome> worst_;
+  const std::shared_ptr<ObjectEviction> objects_ = std::make_shared<ObjectEviction>();
 };
 
 }  // namespace

@@ -149,7 +149,7 @@ class Forgetting final : public OperationOnModels {
     const BlockWalk step = cache_.Walk(cursor_, kRowsPerStep, kEvictionsPerStep, filter_);
     cursor_ = step.next_cursor;
     for (const BlockRecord& block : step.blocks) {
-      ++outcomes_[static_cast<size_t>(cache_.Evict(block.key, std::nullopt))];
+      ++outcomes_[static_cast<size_t>(cache_.Evict(block.key, std::nullopt, objects_))];
     }
     if (step.finished) return Finish();
     if (ProgressIsDue()) Progress(json::serialize(json::object{{"done", Evicted()}}));
@@ -163,7 +163,7 @@ class Forgetting final : public OperationOnModels {
 
   void Finish() {
     for (const NamespaceId id : *filter_.namespaces) cache_.Forgive(id);
-    cache_.WhenEvictionsAreDurable(WhileAlive([this](const Status& durable) {
+    const auto reply = [this](const Status& durable) {
       if (!durable) return Fail(durable.error());
       Reply(json::serialize(json::object{{"schema", "kvtier.forget/1"},
                                          {"models", filter_.namespaces->size()},
@@ -172,12 +172,14 @@ class Forgetting final : public OperationOnModels {
                                          {"referenced", Of(EvictOutcome::kReferenced)},
                                          {"pinned", Of(EvictOutcome::kPinned)},
                                          {"moving", Of(EvictOutcome::kMoving)}}));
-    }));
+    };
+    cache_.WhenEvictionsAreDurable(WhileAlive(reply), objects_);
   }
 
   BlockFilter filter_;
   uint64_t cursor_ = 0;
   std::array<uint64_t, 5> outcomes_{};
+  const std::shared_ptr<ObjectEviction> objects_ = std::make_shared<ObjectEviction>();
 };
 
 }  // namespace

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <set>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,9 +28,14 @@ class Erasures {
 
   // Erasures under way, in the order in which they began.
   std::vector<Scope> scopes;
+  struct Object {
+    int64_t give_up_ms = 0;  // on the monotonic clock
+    size_t most = 64;        // so many go in one call with it
+    std::vector<std::shared_ptr<ObjectEviction>> evictions = {};
+  };
   // Blocks evicted by hand whose objects the cold store is yet to delete: meanwhile this host
   // neither writes them there nor takes them from there.
-  std::set<BlockKey> objects;
+  std::map<BlockKey, Object> objects;
 
   // Whether a block of the tenant that was created then, on the age clock, is to be erased.
   [[nodiscard]] bool Covers(const Scope& scope, const std::string& tenant,

@@ -194,6 +194,13 @@ struct ReleaseError {
 };
 
 // Which blocks an administrator wants to be gone for good.
+// Objects in the cold store that one command evicts, which may wait for them.
+struct ObjectEviction {
+  uint64_t left = 0;  // to be deleted
+  Status ended;       // an error: the store has refused one
+  std::function<void(Status)> done = {};
+};
+
 struct EraseRequest {
   std::string tenant;
   // Only blocks made in earlier hours, which count from 1970. Default: all.

@@ -54,9 +54,12 @@ class CacheColdTest : public CacheTest {
     ASSERT_THAT(store_.objects, ::testing::SizeIs(hashes_.size()));
   }
   // Sets `*told` when the eviction has ended.
-  void Evict(const BlockHash& hash, Status* told) {
-    (void)cache_->Evict({pool_.namespace_id, hash}, std::nullopt);
-    cache_->WhenEvictionsAreDurable([told](const Status& status) { *told = status; });
+  void Evict(const Hashes& hashes, Status* told) {
+    const auto objects = std::make_shared<ObjectEviction>();
+    for (const BlockHash& hash : hashes) {
+      (void)cache_->Evict({pool_.namespace_id, hash}, std::nullopt, objects);
+    }
+    cache_->WhenEvictionsAreDurable([told](const Status& status) { *told = status; }, objects);
   }
   [[nodiscard]] static std::string Name(const BlockHash& hash) {
     return ColdName(Identity("tenant", 1), hash);

@@ -382,14 +382,14 @@ TEST_F(CacheColdTest, AnEvictionEndsWhenTheStoreHasDeletedTheObject) {
   WriteByThisHost();
   store_.refuses = true;
   Status told;
-  Evict(hashes_[3], &told);
+  Evict({hashes_[3]}, &told);
   Settle();
   EXPECT_THAT(told, IsErrorOf(ErrorCode::kIoError, "cold_object_kept"));
   store_.refuses = false;
   AdvanceAndTick(60'000);
   EXPECT_FALSE(store_.objects.contains(Name(hashes_[3]))) << "asked for again";
   told = MakeError(ErrorCode::kTimeout, "not_told");
-  Evict(hashes_[2], &told);
+  Evict({hashes_[2]}, &told);
   Settle();
   EXPECT_TRUE(told);
 }
@@ -405,7 +405,7 @@ TEST_F(CacheColdTest, AWriteUnderWayDoesNotBringBackAnEvictedBlock) {
   ASSERT_EQ(store_.held(), 4u);
   store_.holds = false;
   Status told = MakeError(ErrorCode::kTimeout, "not_told");
-  Evict(hashes_[3], &told);
+  Evict({hashes_[3]}, &told);
   Settle();
   EXPECT_FALSE(told);
   store_.Answer();
@@ -423,7 +423,7 @@ TEST_F(CacheColdTest, NothingIsFetchedThatIsBeingDeleted) {
   WriteByAnotherHost(hashes_);
   store_.refuses = true;
   Status told;
-  Evict(hashes_[3], &told);
+  Evict({hashes_[3]}, &told);
   Settle();
   store_.refuses = false;
   EXPECT_THAT(Acquire(kAlice, hashes_).hits, SizeIs(3));
