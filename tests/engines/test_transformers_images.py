@@ -54,6 +54,25 @@ class ImagesTest(KvtierTestCase):
         longer = torch.cat([answer, prompt_of(80)], dim=1)
         self.assertEqual(cache.store(generate(model, longer, cache)), 0)
 
+    def test_a_text_is_stored_after_the_image_of_another_prompt(self):
+        prompt, model = prompt_of(), qwen2_vl(seed=6)
+        cache = self.cache(model, prompt)
+        output = generate(model, prompt, cache)
+        self.see(model)
+        self.assertEqual(cache.store(output), 20)
+        self.assertEqual(self.check(model, prompt)[0].restored_tokens, 288)
+
+    def test_nothing_is_stored_of_steps_behind_the_image_of_another_prompt(self):
+        prompt, model = prompt_of(), qwen2_vl(seed=7)
+        cache = self.cache(model, prompt)
+        with torch.no_grad():
+            for tokens in (prompt, prompt_of(1), prompt_of(1)):
+                model(tokens, past_key_values=cache)
+            self.see(model)
+            model(prompt_of(1), past_key_values=cache)
+        self.cache(model, prompt_of())  # by which they are forgotten
+        self.assertEqual(cache.store(), 0)
+
     def test_a_text_before_an_image_is_stored_and_restored(self):
         model, inputs = qwen2_vl(seed=4), image_inputs(prompt_of(80))
         plain = model.generate(**inputs, **OPTIONS).tolist()

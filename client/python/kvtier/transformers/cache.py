@@ -103,6 +103,7 @@ class KvtierCache(DynamicCache):
         self._settings: _Settings | None = None
         self._model: _KnownModel | None = None
         self._computed_by: Callable[[], Any] = lambda: None  # the model, as long as it lives
+        self._moved_by: list[weakref.ref[Any]] = []  # its modules that move positions for images
         self._begun_at = -2  # the position at which the last pass through the model began
         self._stored = False
         self._opaque: frozenset[int] = frozenset()
@@ -157,7 +158,7 @@ class KvtierCache(DynamicCache):
             timeout_ms,
             retention,
         )
-        forget_positions(model)
+        cache._moved_by = forget_positions(model)
         try:
             cache._learn(_know(model, cache._settings, identity, tokens))
             cache._computed_by = weakref.ref(model)
@@ -315,30 +316,40 @@ class KvtierCache(DynamicCache):
             position = self.get_seq_length()
             if position != self._begun_at + 1 or tokens > 1:
                 # It is not looked at between tokens that are generated one by one.
-                self._look_at_model(position)
+                self._look_at_model()
+            if self._moved_by:
+                self._look_at_positions(position)
             self._begun_at = position
             self._checkpoint()
         self._last_layer = layer
 
     @torch.compiler.disable
-    def _look_at_model(self, position: int = 0) -> None:
+    def _look_at_model(self) -> None:
         """Stores nothing of a model that has become another one since its record was made, for a while
-        at least, as within `disable_adapter` or with hooks that a call of `generate` brings. position: of
-        the tokens that are computed now."""
+        at least, as within `disable_adapter` or with hooks that a call of `generate` brings."""
         model = self._computed_by()
         if self._model is None or model is None:
             return
         self._opaque |= _opaque_tokens(model)
-        reason = "the model is another one by now, or moves positions for another prompt's images"
+        reason = "the model is another one by now"
         try:
-            is_moved = not self._is_behind_images(position) and moves_positions(model)
-            version = (weights_version(model), configuration_of(model))
-            if not is_moved and version == self._model.version[:2]:
+            if (weights_version(model), configuration_of(model)) == self._model.version[:2]:
                 return
         except UnsupportedModelError as error:
             reason = str(error)
         logger.warning("kvtier: nothing is stored: %s", reason)
         self._model = None
+
+    @torch.compiler.disable
+    def _look_at_positions(self, position: int) -> None:
+        """Stores nothing once a pass is moved by another prompt's images. It is asked in each, since the
+        model may see them between any two, and in the first, since they move embeddings there, too;
+        `store` does not ask, since what was computed before is not moved."""
+        if self._model is None or not moves_positions(self._moved_by):
+            return
+        if not self._is_behind_images(position):
+            logger.warning("kvtier: nothing is stored: another prompt's images move positions")
+            self._model = None
 
     def _is_behind_images(self, position: int) -> bool:
         """Whether images of this prompt are what positions are moved for: they move tokens behind

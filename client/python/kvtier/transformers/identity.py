@@ -13,6 +13,7 @@ import functools
 import hashlib
 import itertools
 import logging
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -98,17 +99,18 @@ def _check_that_weights_tell_all(model: Any) -> None:
                 raise UnsupportedModelError(f"its {kind} rope goes by the length of the sequence")
 
 
-def forget_positions(model: Any) -> None:
+def forget_positions(model: Any) -> list[weakref.ref[Any]]:
     """Models that see images keep by how much the last prompt's images moved its positions, and move by it
-    what they compute behind any cache that is not empty."""
-    for module in model.modules():
-        if vars(module).get("rope_deltas") is not None:
-            module.rope_deltas = None
+    what they compute behind any cache that is not empty. Returns the modules that do."""
+    modules = [module for module in model.modules() if "rope_deltas" in vars(module)]
+    for module in modules:
+        module.rope_deltas = None
+    return [weakref.ref(module) for module in modules]
 
 
-def moves_positions(model: Any) -> bool:
-    """Whether the model has computed an image's prompt since they were forgotten."""
-    kept = (vars(module).get("rope_deltas") for module in model.modules())
+def moves_positions(modules: list[weakref.ref[Any]]) -> bool:
+    """Whether these have computed an image's prompt since they were forgotten."""
+    kept = (getattr(module(), "rope_deltas", None) for module in modules)
     return any(bool(deltas.any()) for deltas in kept if deltas is not None)
 
 
