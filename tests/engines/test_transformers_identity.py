@@ -12,7 +12,7 @@ from tiny_models import DEVICE, VOCABULARY, gpt2, llama, paligemma, qwen3_next
 from transformers import LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 from transformers_case import PROMPT_TOKENS, KvtierTestCase, generate, prompt_of
 
-from kvtier.transformers import Outcome
+from kvtier.transformers import Outcome, trial
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -403,6 +403,18 @@ class RefusalTest(KvtierTestCase):
         with mock.patch.object(kind, "forward") as again:
             self.assertEqual(self.cache(forgetful, prompt).outcome, Outcome.UNSUPPORTED)
         again.assert_not_called()
+
+    def test_a_difference_that_other_tokens_do_not_make_refuses_no_model(self):
+        # As where rounding chooses another expert for a token.
+        differ = trial._differ
+        for tolerance in (trial._KEY_TOLERANCE, trial._STATE_TOLERANCE):
+            answers = iter([True])
+
+            def differ_once(expected, found, allowed, only=tolerance, answers=answers):
+                return (allowed == only and next(answers, False)) or differ(expected, found, allowed)
+
+            with mock.patch.object(trial, "_differ", differ_once):
+                self.assertEqual(self.cache(qwen3_next(seed=2), prompt_of()).outcome, Outcome.MISS)
 
     def test_models_in_which_a_prefix_depends_on_more_than_itself_are_refused(self):
         for prompt in (prompt_of(), torch.full_like(prompt_of(), 5)):
