@@ -416,6 +416,12 @@ class RefusalTest(KvtierTestCase):
             with mock.patch.object(trial, "_differ", differ_once):
                 self.assertEqual(self.cache(qwen3_next(seed=2), prompt_of()).outcome, Outcome.MISS)
 
+    def test_a_vocabulary_of_fewer_tokens_than_are_tried_is_cached(self):
+        prompt = torch.tensor([[3, 4, 5] * 100], device=DEVICE)
+        model = llama(seed=11, vocab_size=8)
+        self.check(model, prompt)
+        self.assertEqual(self.check(model, prompt)[0].restored_tokens, 288)
+
     def test_models_in_which_a_prefix_depends_on_more_than_itself_are_refused(self):
         for prompt in (prompt_of(), torch.full_like(prompt_of(), 5)):
             self.assertEqual(self.cache(paligemma(), prompt).outcome, Outcome.UNSUPPORTED)

@@ -32,8 +32,10 @@ def groups_by_trial(
     themselves. A few passes of few tokens. Raises UnsupportedModelError."""
     count = sum(_PROBE_STEPS)
     # Equal ones would not show which of them a layer has seen.
-    differing = dict.fromkeys([*tokens, *range(2 * count)])
-    probe = [one for one in differing if one not in opaque][:count]
+    known = getattr(model.config.get_text_config(), "vocab_size", 2 * count)
+    differing = dict.fromkeys([*tokens, *range(min(2 * count, known))])
+    # Repeated if the vocabulary has too few.
+    probe = ([one for one in differing if one not in opaque] * count)[:count]
     cache = compute(model, probe, DynamicCache(config=model.config))
     if len(DynamicCache(config=model.config).layers) != len(cache.layers):
         raise UnsupportedModelError("its configuration does not tell its layers")
