@@ -227,6 +227,50 @@ class IdentityTest(unittest.TestCase):
         llama4 = {"architectures": ["EagleLlama4ForCausalLM"]}
         self.assertNotEqual(*(record(max_model_len=n, **llama4) for n in (4096, 65536)))
 
+    def test_what_vllm_writes_into_a_draft_s_configuration_counts_only_where_it_decides_bytes(self):
+        """`max_position_embeddings` is raised to the target's longest sequence."""
+
+        def record(longest=2048, rope="default", **sampling):
+            fields = {"max_position_embeddings": longest, "rope_parameters": {"rope_type": rope}, **sampling}
+            for configuration in (fields, {**fields, "model": fields}):
+                config = types.SimpleNamespace(to_dict=lambda one=configuration: one, _commit_hash="c0ffee")
+                the_engine = engine()
+                self.draft(the_engine, "eagle3", engine(hf_config=config).model_config)
+                yield self.record(the_engine)
+
+        told = list(record())
+        self.assertEqual(told, list(record(8192)))
+        self.assertEqual(told, list(record(dspark_draft_topk=4, xpress_topc=8)))
+        for rope in ("dynamic", "one that is new"):
+            for short, long in zip(record(rope=rope), record(8192, rope)):
+                self.assertNotEqual(short, long)
+
+    def test_the_target_s_own_positions_count(self):
+        def record(longest):
+            fields = {"max_position_embeddings": longest}
+            return self.record(engine(hf_config=types.SimpleNamespace(to_dict=lambda: fields, _commit_hash=None)))
+
+        self.assertNotEqual(record(2048), record(8192))
+
+    def test_vllm_raises_a_draft_s_positions_so(self):
+        try:
+            from transformers import LlamaConfig
+            from vllm.config.speculative import SpeculativeConfig
+            from vllm.transformers_utils.configs.eagle import EAGLEConfig
+        except ImportError as error:
+            self.skipTest(f"no vLLM: {error}")
+
+        def record(longest):
+            fields = LlamaConfig(architectures=["LlamaForCausalLM"], max_position_embeddings=2048)
+            SpeculativeConfig._maybe_override_draft_max_position_embeddings(fields, longest)
+            the_engine = engine()
+            config = EAGLEConfig(fields, method="eagle3", model_type="eagle")
+            self.assertEqual(config.max_position_embeddings, longest)
+            self.draft(the_engine, "eagle3", engine(hf_config=config).model_config)
+            return self.record(the_engine)
+
+        self.assertEqual(record(8192), record(32768))
+
     def draft(self, the_engine, method, config):
         the_engine.speculative_config = types.SimpleNamespace(
             method=method,

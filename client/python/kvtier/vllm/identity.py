@@ -14,7 +14,7 @@ import dataclasses
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,9 @@ _FILES = {
     **dict.fromkeys(("sharded_state", "runai_streamer_sharded"), "sharded"),
     **{name: name for name in ("mistral", "npcache", "pt")},
 }
+
+# The ropes whose frequencies do not depend on `max_position_embeddings`, as vLLM lists them.
+_CACHE_ONLY_ROPES = frozenset(("default", "linear", "llama3", "ntk", "proportional"))
 
 
 @dataclass(frozen=True)
@@ -216,10 +219,27 @@ def _recipe(algorithm: str) -> str:
     return f"vllm-engine-{plain[:40]}/1"
 
 
-def _configuration(model: Any) -> str:
+def _draft_configuration(model: Any) -> str:
+    """As its files have it. vLLM writes into it how many tokens are sampled from, and raises
+    `max_position_embeddings` to the engine's longest sequence, by which most ropes only size a table."""
     fields = model.hf_config.to_dict()
+    written = {"dspark_draft_topk", "xpress_topc"}
+    if _CACHE_ONLY_ROPES.issuperset(_ropes(fields)):
+        written.add("max_position_embeddings")
+
+    def own(part: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in part.items() if name not in written}
+
     inner = fields.get("model")  # of EAGLE's, with a path like the outer one
-    return config_digest({**fields, "model": config_digest(inner)} if isinstance(inner, dict) else fields)
+    return config_digest(own({**fields, "model": config_digest(own(inner))} if isinstance(inner, dict) else fields))
+
+
+def _ropes(fields: dict[str, Any]) -> Iterator[str]:
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            yield from _ropes(value)
+        elif name == "rope_type":
+            yield str(value)
 
 
 def _longest(model: Any) -> str:
@@ -236,12 +256,12 @@ def _longest(model: Any) -> str:
 def _model_facts(engine: Any) -> dict[str, str]:
     """Everything that a VllmConfig says of the model but for its weights."""
     model, cache = engine.model_config, engine.cache_config
-    models = [model, *draft_models(engine)]
+    drafts = draft_models(engine)
     facts = {
         "architecture": short(" ".join(getattr(model, "architectures", None) or ())),
         "dtype": str(model.dtype),
         "quantization": str(model.quantization),
-        "model_config": " ".join(map(_configuration, models)),
+        "model_config": " ".join([config_digest(model.hf_config.to_dict()), *map(_draft_configuration, drafts)]),
         "attention_backend": str(
             getattr(getattr(engine, "attention_config", None), "backend", None)
         ),
@@ -249,7 +269,7 @@ def _model_facts(engine: Any) -> dict[str, str]:
     }
     if engine.device_config.device_type == "cpu":
         facts["processor"] = processor_kind()
-    if longest := " ".join(filter(None, map(_longest, models))):
+    if longest := " ".join(filter(None, map(_longest, [model, *drafts]))):
         facts["longest"] = longest
     # Hashes of images have a request's own, and not the engine's.
     processor = getattr(getattr(model, "multimodal_config", None), "mm_processor_kwargs", None)
