@@ -29,7 +29,8 @@ class OldImagesTest(SchedulerCase):
         one = request(64)
         one.mm_features = [types.SimpleNamespace(identifier=image) for image in images]
         self.side.allocated(one, self.manager.table("r", [1, 2, 3, 4]), self.match(one))
-        self.images.update(dict.fromkeys(images))
+        if isinstance(self.images, dict):
+            self.images.update(dict.fromkeys(images))
         self.step(one, 64)
         stores = self.step().stores
         self.side.finished(one)
@@ -65,6 +66,18 @@ class OldImagesTest(SchedulerCase):
         self.assertTrue(self.is_stored("cat"))
         self.side.turn()
         self.assertFalse(self.is_stored("dog"))
+
+    def test_a_cache_of_outputs_that_cannot_be_read_may_have_all_of_them(self):
+        for unreadable in (None, len):
+            with self.subTest(unreadable):
+                self.images = {}
+                self.begin_with()
+                self.assertTrue(self.is_stored("cat"))
+                self.images = unreadable
+                self.side.turn()
+                with self.assertLogs("vllm.kvtier", "WARNING"):
+                    self.assertFalse(self.is_stored("dog"))
+                self.assertTrue(self.is_stored())
 
 
 class AdaptersTest(unittest.TestCase):
@@ -110,8 +123,13 @@ class FindTest(unittest.TestCase):
         found = scheduler.found
         del scheduler
         gc.collect()  # the frames that were looked through know each other
-        self.assertEqual(list(found()), [])
-        self.assertEqual(list(find_outputs()()), [])
+        self.assertIsNone(found())
+        self.assertIsNone(find_outputs()())
+
+    def test_another_manager_s_outputs_are_not_known(self):
+        scheduler = Scheduler()
+        scheduler.encoder_cache_manager = object()
+        self.assertIsNone(scheduler.found())
 
     def test_vllm_has_it_by_these_names(self):
         try:

@@ -13,19 +13,19 @@ from .known_request import KnownRequest
 from .link import logger
 
 
-def find_outputs() -> Callable[[], Collection[str]]:
+def find_outputs() -> Callable[[], Any]:
     """Finds the scheduler that is being made on this thread, which vLLM does not hand to a connector, and
-    returns a function that reads which images its cache of outputs has."""
+    returns a function that reads which images its cache of outputs has; None: another kind of cache."""
     scheduler = find_caller(lambda one: one if hasattr(type(one), "reset_encoder_cache") else None)
     found = (lambda: None) if scheduler is None else weakref.ref(scheduler)
-    return lambda: getattr(getattr(found(), "encoder_cache_manager", None), "cached", ())
+    return lambda: getattr(getattr(found(), "encoder_cache_manager", None), "cached", None)
 
 
 class EncoderOutputs:
     """Used by the scheduler's thread. engine: the VllmConfig. cached: the images of which vLLM has
-    outputs; where an adapter's tensors count for these, behind the adapter's name."""
+    outputs, where an adapter's tensors count for these, behind the adapter's name; no collection: not known."""
 
-    def __init__(self, engine: Any = None, cached: Callable[[], Collection[str]] = tuple) -> None:
+    def __init__(self, engine: Any = None, cached: Callable[[], Any] = tuple) -> None:
         self._cached = cached
         self._are_shared = getattr(engine, "ec_transfer_config", None) is not None
         lora = getattr(engine, "lora_config", None)
@@ -37,7 +37,7 @@ class EncoderOutputs:
     def turn(self) -> None:
         """The weights may be others. vLLM's pauses empty its cache of outputs only behind this; other engines'
         outputs, which an EC connector brings, are never known to be of these weights."""
-        self._old, self._are_all_old = None, self._are_shared
+        self._old = None
 
     def are_old(self, known: KnownRequest) -> bool:
         """Whether some of a request that begins may be computed on outputs of weights or tensors that it has
@@ -46,7 +46,9 @@ class EncoderOutputs:
         if not images:
             return False
         if self._old is None:
-            self._old = frozenset(self._cached())
+            cached = self._cached()
+            is_known = isinstance(cached, Collection)
+            self._old, self._are_all_old = frozenset(cached if is_known else ()), self._are_shared or not is_known
             if not self._old:
                 self._digests.clear()
         are_old = self._are_all_old or any(one in self._old for one in images)
