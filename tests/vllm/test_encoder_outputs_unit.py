@@ -65,7 +65,9 @@ class OldImagesTest(SchedulerCase):
         self.begin_with(ec_transfer_config=object())
         self.assertTrue(self.is_stored("cat"))
         self.side.turn()
-        self.assertFalse(self.is_stored("dog"))
+        with self.assertLogs("vllm.kvtier", "WARNING") as log:
+            self.assertFalse(self.is_stored("dog"))
+        self.assertNotIn("reset_encoder_cache", log.output[0])  # which changes nothing
 
     def test_a_cache_of_outputs_that_cannot_be_read_may_have_all_of_them(self):
         for unreadable in (None, len):
@@ -99,6 +101,17 @@ class AdaptersTest(unittest.TestCase):
         self.assertFalse(self.are_old(b"two", name="another"))
         self.outputs.turn()  # and the cache of outputs is empty
         self.assertFalse(self.are_old(b"two"))
+
+    def test_the_log_says_both_when_outputs_of_tensors_and_then_all_are_old(self):
+        lora = types.SimpleNamespace(enable_tower_connector_lora=True)
+        self.outputs = EncoderOutputs(types.SimpleNamespace(lora_config=lora, ec_transfer_config=object()))
+        self.are_old(b"one")
+        with self.assertLogs("vllm.kvtier", "WARNING") as log:
+            self.are_old(b"two")
+            self.outputs.turn()
+            self.are_old(b"two")
+            self.are_old(b"two", image="dog")
+        self.assertEqual(["reset_encoder_cache" in one for one in log.output], [True, False])
 
     def test_adapters_of_language_layers_do_not_change_them(self):
         self.outputs = EncoderOutputs()

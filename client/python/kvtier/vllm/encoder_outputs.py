@@ -30,7 +30,8 @@ class EncoderOutputs:
         self._are_shared = getattr(engine, "ec_transfer_config", None) is not None
         lora = getattr(engine, "lora_config", None)
         self._have_adapters = bool(getattr(lora, "enable_tower_connector_lora", False))
-        self._are_all_old = self._is_told = False
+        self._are_all_old = False
+        self._told: set[bool] = set()  # whether all were old
         self._old: Collection[str] | None = ()  # None: to be looked at by the next request
         self._digests: dict[str, bytes] = {}  # of adapters by name; empty: of several or unknown tensors
 
@@ -56,10 +57,13 @@ class EncoderOutputs:
         if self._have_adapters and adapter is not None:
             if self._digests.setdefault(adapter.lora_name, known.salt or b"") != known.salt:
                 self._digests[adapter.lora_name], are_old = b"", True
-        if are_old and not self._is_told:
-            self._is_told = True
+        if are_old and self._are_all_old not in self._told:
+            self._told.add(self._are_all_old)
             logger.warning(
-                "kvtier: KV of images that vLLM encoded before a reset or with other tensors of an adapter is "
+                "kvtier: KV of images is not stored after a reset: it cannot be told which outputs the EC connector "
+                "or the encoder cache manager has of other weights"
+                if self._are_all_old
+                else "kvtier: KV of images that vLLM encoded before a reset or with other tensors of an adapter is "
                 "not stored: call its reset_encoder_cache, too"
             )
         return are_old
