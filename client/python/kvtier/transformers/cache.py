@@ -342,9 +342,9 @@ class KvtierCache(DynamicCache):
 
     @torch.compiler.disable
     def _look_at_positions(self, position: int) -> None:
-        """Stores nothing once a pass is moved by another prompt's images. It is asked in each, since the
-        model may see them between any two, and in the first, since they move embeddings there, too;
-        `store` does not ask, since what was computed before is not moved."""
+        """Stores nothing once a pass is moved by another prompt's images. Each pass asks, since the
+        model may see them between any two, and the first, since they move embeddings there, too;
+        `store` does not ask, since earlier passes are not moved."""
         if self._model is None or not moves_positions(self._moved_by):
             return
         if not self._is_behind_images(position):
