@@ -32,6 +32,7 @@ class FakeColdStore final : public ColdStore {
   bool available = true;
   bool refuses = false;  // every call fails at once, with this error:
   Error refusal = {ErrorCode::kUnavailable, "no_connection", ""};
+  std::string refused;     // writes of names with this in them fail likewise
   bool holds = false;      // answers wait for Answer or TimeOut
   uint64_t questions = 0;  // calls of Exists
   uint64_t gets = 0;
@@ -74,6 +75,8 @@ class FakeColdStore final : public ColdStore {
   // Leaves an object that it may leave.
   void Put(std::string name, ColdBytes bytes, ColdPut how, int64_t /*timeout_ms*/,
            Done done) override {
+    if (!refused.empty() && name.find(refused) != std::string::npos)
+      return loop->Post([done, error = refusal] { done(tl::unexpected(error)); });
     Reply<Status>(std::move(done), [this, name = std::move(name), bytes, how] {
       if (how.replaces || !objects.contains(name))
         objects[name] = {{bytes->begin(), bytes->end()}, how.ttl_s};

@@ -13,6 +13,8 @@ namespace {
 constexpr uint64_t kMostInFlightBytes = 16 * kMiB;
 constexpr int64_t kFirstPauseMs = 1'000;
 constexpr int64_t kLongestPauseMs = 64'000;
+// With more, the pause that ends first is forgotten.
+constexpr size_t kMostPauses = 1024;
 
 }  // namespace
 
@@ -26,19 +28,31 @@ void ColdChoice::Tick(bool away) {
 }
 
 bool ColdChoice::MayStart() const {
-  if (pause_ms_ > 0 && (in_flight_bytes_ > 0 || state_.clock.NowMs() < paused_until_ms_)) {
-    return false;
-  }
   return allowance_bytes_ > 0 && in_flight_bytes_ < kMostInFlightBytes;
 }
 
+bool ColdChoice::Pauses(NamespaceId whose) const {
+  const auto pause = pauses_.find(whose);
+  if (pause == pauses_.end()) return false;
+  const auto write = under_way_.lower_bound({.namespace_id = whose, .hash = {}});
+  return state_.clock.NowMs() < pause->second.until_ms ||
+         (write != under_way_.end() && write->namespace_id == whose);
+}
+
 // Writes that began together fail together.
-void ColdChoice::NoteTaken(bool taken) {
+void ColdChoice::NoteTaken(const BlockKey& block, bool taken) {
   if (taken) {
-    pause_ms_ = 0;
-  } else if (state_.clock.NowMs() >= paused_until_ms_) {
-    pause_ms_ = std::clamp(2 * pause_ms_, kFirstPauseMs, kLongestPauseMs);
-    paused_until_ms_ = state_.clock.NowMs() + pause_ms_;
+    pauses_.erase(block.namespace_id);
+    return;
+  }
+  Pause& pause = pauses_[block.namespace_id];
+  const int64_t now_ms = state_.clock.NowMs();
+  if (now_ms < pause.until_ms) return;
+  pause.length_ms = std::clamp(2 * pause.length_ms, kFirstPauseMs, kLongestPauseMs);
+  pause.until_ms = now_ms + pause.length_ms;
+  if (pauses_.size() > kMostPauses) {
+    pauses_.erase(std::ranges::min_element(
+        pauses_, {}, [](const auto& other) { return other.second.until_ms; }));
   }
 }
 
@@ -54,6 +68,12 @@ void ColdChoice::End(const BlockKey& block, uint64_t bytes) {
 }
 
 ColdChoice::Choice ColdChoice::ChoiceFor(EntryIndex index, bool leaving) const {
+  const Choice choice = WorthOf(index, leaving);
+  if (choice != Choice::kWrite && choice != Choice::kComeDown) return choice;
+  return Pauses(state_[index].namespace_id) ? Choice::kNotYet : choice;
+}
+
+ColdChoice::Choice ColdChoice::WorthOf(EntryIndex index, bool leaving) const {
   const BlockEntry& entry = state_.blocks.directory[index];
   const bool is_below = entry.in_host() || entry.on_disk();
   const bool may_come =
@@ -84,9 +104,9 @@ ColdChoice::Choice ColdChoice::ChoiceFor(EntryIndex index, bool leaving) const {
 void ColdChoice::CountLoss(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (state_.options.cold_write_bytes_per_s == 0 || entry.in_host() || entry.in_pool()) return;
-  if (ChoiceFor(index, true) != Choice::kWrite) return;
+  if (WorthOf(index, true) != Choice::kWrite) return;
   ColdLoss loss = MayStart() ? ColdLoss::kEarly : ColdLoss::kBudget;
-  if (pause_ms_ > 0) loss = ColdLoss::kFailed;
+  if (pauses_.contains(entry.namespace_id)) loss = ColdLoss::kFailed;
   state_.stats.cold.CountLoss(away_ ? ColdLoss::kAway : loss);
 }
 

@@ -235,7 +235,7 @@ void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
   const int64_t until_ms = write->until_ms;
   const EntryIndex index = state_.blocks.Find(key);
   const bool is_forgotten = state_.erasing.objects.contains(key);
-  choice_.NoteTaken(status.has_value());
+  choice_.NoteTaken(key, status.has_value());
   End(write, status);
   if (status) {
     ++stats.write_blocks;

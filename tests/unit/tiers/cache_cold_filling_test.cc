@@ -24,6 +24,24 @@ TEST_F(CacheColdTest, AsksAStoreThatRefusesLessAndLess) {
   EXPECT_THAT(store_.objects, SizeIs(4));
 }
 
+TEST_F(CacheColdTest, ATenantWhoseObjectsAreRefusedHoldsUpNoOther) {
+  CacheSetup setup = ColdSetup();
+  setup.options.cold_write_bytes_per_s = ColdObjectBytes(kBlockBytes);
+  Start(setup);
+  store_.refusal = {ErrorCode::kIoError, "cold_store_refused", "policy"};
+  store_.refused = ColdPrefix("refused");
+  for (const char* tenant : {"refused", "tenant"}) {
+    pool_ = cache_->AttachPool(Identity(tenant, 1), 0).value();
+    Put(hashes_);
+    Use(hashes_);
+    EvictFromPool();
+  }
+  AdvanceAndTick(kAfterMs);
+  for (int ticks = 0; ticks < 9; ++ticks) AdvanceAndTick(1000);
+  EXPECT_THAT(store_.objects, SizeIs(4));
+  EXPECT_LE(stats().write_errors, 4u) << "at 0, 1, 3 and 7 s";
+}
+
 TEST_F(CacheColdTest, AVerificationHasWhatTheStoreForgotWrittenAgain) {
   WriteByThisHost();
   store_.objects.clear();
