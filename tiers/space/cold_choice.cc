@@ -79,7 +79,8 @@ ColdChoice::Choice ColdChoice::WorthOf(EntryIndex index, bool leaving) const {
   const bool may_come =
       !state_.has_disk() && !entry.offload_failed() && state_.blocks.ReadyPool(entry) != nullptr;
   if (ColdCopyLasts(state_, index) || entry.retention != RetentionClass::kExtended ||
-      entry.LeavesFirst() || state_.BeingErased(entry) || !(is_below || may_come)) {
+      entry.LeavesFirst() || state_.BeingErased(entry) || !(is_below || may_come) ||
+      state_.blocks.Distrusts(entry.namespace_id, index)) {
     return Choice::kNever;
   }
   const int64_t now_ms = state_.clock.AgeMs();

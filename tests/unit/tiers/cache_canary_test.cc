@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/fakes/fake_cold_store.h"
 #include "tests/unit/tiers/region_fixture.h"
 #include "tiers/blocks/trust.h"
 #include "tiers/transfer/kv_difference.h"
@@ -257,6 +258,25 @@ TEST_F(CacheCanaryTest, ALoneDifferenceCostsTheBlockAndNothingElse) {
   EXPECT_THAT(cache_->Gauges().distrusted, IsEmpty());
   EXPECT_EQ(Told(IncidentKind::kKvDiffers), 1u);
   EXPECT_EQ(Store(kAlice, &good_, 1).copied, 1u);
+}
+
+TEST_F(CacheCanaryTest, ACondemnedBlockThatIsInUseGoesToNoStore) {
+  FakeColdStore store;
+  change_environment_ = [&](CacheEnvironment* environment, IndexSnapshot*) {
+    store.loop = &machine_->loop;
+    environment->cold = &store;
+  };
+  StartEngines();
+  (void)Store(kAlice, &good_, 1);
+  const AcquireReply reply = Acquire(kAlice, {TestHash(1, 0)});
+  ASSERT_THAT(reply.hits, SizeIs(1));
+  (void)Store(kBob, &bad_, 1);
+  EXPECT_FALSE(IsFound(1));
+  for (int ticks = 0; ticks < 120; ++ticks) AdvanceAndTick(1000);
+  EXPECT_EQ(cache_->stats().cold.write_blocks, 0u);
+  Release(kAlice, HandlesOf(reply));
+  cache_.reset();
+  machine_->loop.DropAll();
 }
 
 TEST_F(CacheCanaryTest, ABadEngineAmongThreeLosesItsBlocksAndTheOthersKeepTheirs) {
