@@ -64,7 +64,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       drains(&state, &disk, &upkeep.retention, &upkeep.adoption, &down.offloader, &down.persister) {
   state.ends.AddListener(&loads);
   if (state.env.cold != nullptr) {
-    upkeep.cold_verifier.emplace(&state);
+    upkeep.cold_verifier.emplace(&state, &down.cold_writer->deletions());
     up.cold_lookup.emplace(&state, &up.finder, [this](AcquireRequest request, Acquirer::Done done) {
       up.acquirer.Acquire(std::move(request), std::move(done));
     });

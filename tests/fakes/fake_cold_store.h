@@ -34,6 +34,7 @@ class FakeColdStore final : public ColdStore {
   Error refusal = {ErrorCode::kUnavailable, "no_connection", ""};
   std::string refused;     // writes of names with this in them fail likewise
   bool holds = false;      // answers wait for Answer or TimeOut
+  bool holds_deletions = false;
   uint64_t questions = 0;  // calls of Exists
   uint64_t gets = 0;
   uint64_t deletions = 0;  // calls of Delete
@@ -88,10 +89,12 @@ class FakeColdStore final : public ColdStore {
     if (std::ranges::find(names, kept) != names.end()) {
       return loop->Post([done, error = refusal] { done(tl::unexpected(error)); });
     }
+    const bool held = std::exchange(holds, holds || holds_deletions);
     Reply<Status>(std::move(done), [this, names = std::move(names)] {
       for (const std::string& name : names) objects.erase(name);
       return Status();
     });
+    holds = held;
   }
 
   // Two at a time.

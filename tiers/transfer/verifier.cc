@@ -178,10 +178,7 @@ void ColdVerifier::Judge(const StepPointer& step, bool good) {
     ++step->result.bad;
     state_.incidents.ReportCold(step->expected.identity,
                                 Error{ErrorCode::kCorrupt, "checksum_mismatch", "verify"});
-    const EntryIndex index = state_.blocks.Find(step->key);
-    if (index != kNoEntry) ForgetColdCopy(&state_, index);
-    state_.env.cold->Delete({ColdName(step->expected.identity, step->key.hash)},
-                            state_.options.cold_read_deadline_ms, [](const Status&) {});
+    deletions_.Forget(step->key);
   }
   Next(step);
 }

@@ -12,6 +12,7 @@
 #include "tiers/space/disk_slots.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/storage/slot_header.h"
+#include "tiers/transfer/cold_deletions.h"
 #include "tiers/types/cache_requests.h"
 
 namespace kvtier {
@@ -55,7 +56,9 @@ class Verifier {
 // Event loop only. Used only if there is a cold store.
 class ColdVerifier {
  public:
-  explicit ColdVerifier(CacheState* state) : state_(*state) {}
+  // Both are borrowed.
+  ColdVerifier(CacheState* state, ColdDeletions* deletions)
+      : state_(*state), deletions_(*deletions) {}
 
   // See Cache::VerifyStep.
   void Step(uint64_t cursor, uint32_t max_blocks, std::function<void(VerifyResult)> done);
@@ -79,6 +82,7 @@ class ColdVerifier {
   void Judge(const StepPointer& step, bool good);
 
   CacheState& state_;
+  ColdDeletions& deletions_;
   Gate gate_;
 };
 

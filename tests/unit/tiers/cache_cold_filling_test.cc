@@ -42,6 +42,25 @@ TEST_F(CacheColdTest, ATenantWhoseObjectsAreRefusedHoldsUpNoOther) {
   EXPECT_LE(stats().write_errors, 4u) << "at 0, 1, 3 and 7 s";
 }
 
+// Else its object would be left there for what it is, and deleted then.
+TEST_F(CacheColdTest, ADamagedObjectIsDeletedBeforeItsBlockIsWrittenAgain) {
+  WriteByThisHost();
+  const auto whole = store_.objects.at(Name(hashes_[1])).bytes;
+  store_.objects.at(Name(hashes_[1])).bytes.back() ^= std::byte{1};
+  store_.holds_deletions = true;
+  cache_->VerifyStep(
+      0, 100, [](const VerifyResult&) {}, Cache::Verified::kCold);
+  Settle();
+  AdvanceAndTick(1000);
+  AdvanceAndTick(1000);
+  store_.holds_deletions = false;
+  store_.Answer();
+  Settle();
+  AdvanceAndTick(1000);
+  ASSERT_TRUE(store_.objects.contains(Name(hashes_[1])));
+  EXPECT_EQ(store_.objects.at(Name(hashes_[1])).bytes, whole);
+}
+
 TEST_F(CacheColdTest, AVerificationHasWhatTheStoreForgotWrittenAgain) {
   WriteByThisHost();
   store_.objects.clear();
