@@ -85,10 +85,12 @@ void ColdWriter::WriteLeaving() {
 void ColdWriter::WriteIdle() {
   uint64_t left =
       std::min<uint64_t>(state_.orders.cold_line.size(), state_.options.close_part_blocks);
-  for (; left > 0 && choice_.MayStart(); --left) {
-    const EntryIndex index = state_.orders.cold_line.coldest();
+  EntryIndex next = state_.orders.cold_line.coldest();
+  for (; left > 0 && next != kNoEntry && choice_.MayStart(); --left) {
+    const EntryIndex index = std::exchange(next, state_.orders.cold_line.Hotter(next));
     const Choice choice = choice_.ChoiceFor(index, false);
-    if (choice == Choice::kComeDown) return;
+    // Those stand where BringDown counts them.
+    if (choice == Choice::kComeDown || IsComing(index)) continue;
     state_.orders.cold_line.Remove(index);
     switch (choice) {
       case Choice::kWrite:
@@ -103,7 +105,11 @@ void ColdWriter::WriteIdle() {
   }
 }
 
-// No more than a second's worth waits in host, which has better uses for its slots.
+bool ColdWriter::IsComing(EntryIndex index) const {
+  return !state_.has_disk() && state_[index].expected_in_host();
+}
+
+// No more than a second's worth waits in host or for it, which has better uses for its slots.
 void ColdWriter::BringDown() {
   if (state_.has_disk()) return;
   const EntryList& line = state_.orders.cold_line;
@@ -113,7 +119,7 @@ void ColdWriter::BringDown() {
        left > 0 && index != kNoEntry && bytes < state_.options.cold_write_bytes_per_s; --left) {
     const Choice choice = choice_.ChoiceFor(index, false);
     if (choice == Choice::kComeDown) to_host_.Want(index);
-    if (choice == Choice::kComeDown || choice == Choice::kWrite) {
+    if (choice == Choice::kComeDown || choice == Choice::kWrite || IsComing(index)) {
       bytes += ColdObjectBytes(state_.blocks.NamespaceOf(state_[index]).identity.block_bytes);
     }
     index = line.Hotter(index);
@@ -227,7 +233,8 @@ void ColdWriter::End(Writes::iterator write, const Status& status) {
   deletions_.NoteWritten(key, status);
 }
 
-// The object is the block's by its key, whether this host still has the block or has it anew.
+// The object is the block's by its key, whether this host still has the block or has it anew. Host
+// has better uses for the slot of one that a pool has, as in CacheState::EnterEvictionOrder.
 void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
   ColdStats& stats = state_.stats.cold;
   const uint64_t bytes = write->object->size();
@@ -240,7 +247,11 @@ void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
   if (status) {
     ++stats.write_blocks;
     stats.write_bytes += bytes;
-    if (index != kNoEntry && !is_forgotten) NoteColdCopy(&state_, index, until_ms);
+    if (index == kNoEntry) return;
+    if (!is_forgotten) NoteColdCopy(&state_, index, until_ms);
+    const BlockEntry& entry = state_[index];
+    if (state_.blocks.ReadyPool(entry) != nullptr && !state_.pressure.to_host_is_busy)
+      state_.orders.GiveUpFirst(state_.blocks.TenantOf(entry), index, entry);
     return;
   }
   ++stats.write_errors;

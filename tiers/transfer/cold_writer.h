@@ -67,6 +67,8 @@ class ColdWriter {
   void WriteIdle();
   // Without a disk, has host copy those of pools that come next in line.
   void BringDown();
+  // Host is copying it, or will.
+  [[nodiscard]] bool IsComing(EntryIndex entry) const;
   void Start(EntryIndex entry);
   void ReadFromHost(Writes::iterator write);
   void ReadFromDisk(Writes::iterator write);

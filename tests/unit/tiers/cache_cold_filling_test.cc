@@ -124,5 +124,26 @@ TEST_F(CacheColdTest, WithoutADiskBringsToHostWhatItMayWrite) {
   }
 }
 
+// A copy for the store's sake is worth less there than blocks that nothing else has.
+TEST_F(CacheColdTest, WithoutADiskWhatWasWrittenMakesRoomInHostForTheNext) {
+  CacheSetup setup = ColdSetup();
+  setup.disk_slots = 0;
+  setup.host_slots = 8;
+  setup.pool_blocks = 64;
+  setup.options.cold_write_bytes_per_s = ColdObjectBytes(kBlockBytes);
+  Start(setup);
+  const Hashes own = Sequence(2, 8);
+  Put(own);
+  EvictFromPool();
+  for (const BlockHash& hash : own) ASSERT_TRUE(Presence(hash).host);
+  const Hashes idle = Sequence(1, 8);
+  Put(idle);
+  Use(idle);
+  AdvanceAndTick(kAfterMs);
+  for (int ticks = 0; ticks < 20; ++ticks) AdvanceAndTick(1000);
+  EXPECT_THAT(store_.objects, SizeIs(8));
+  EXPECT_GE(std::ranges::count_if(own, [&](const auto& hash) { return Presence(hash).host; }), 6);
+}
+
 }  // namespace
 }  // namespace kvtier
