@@ -3,10 +3,11 @@
 
 import types
 import unittest
+from unittest import mock
 
 try:
     from kvtier.vllm.connector import KvtierConnector
-    from vllm.config import KVTransferConfig
+    from vllm.config import KVTransferConfig, ParallelConfig
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 except ImportError as error:
     raise unittest.SkipTest(f"no vLLM: {error}") from error
@@ -25,7 +26,7 @@ class ConnectorOptionsTest(unittest.TestCase):
     def refusal(self, options=None, sleeps=False, **parallel):
         engine = types.SimpleNamespace(
             kv_transfer_config=transfer_config(options or {}),
-            parallel_config=types.SimpleNamespace(tensor_parallel_size=1, **parallel),
+            parallel_config=types.SimpleNamespace(**{"tensor_parallel_size": 1, **parallel}),
             device_config=types.SimpleNamespace(device_type="cuda"),
             model_config=types.SimpleNamespace(enable_cumem_allocator=sleeps),
         )
@@ -58,8 +59,18 @@ class ConnectorOptionsTest(unittest.TestCase):
         self.assertIn("fault-tolerance", self.refusal(enable_fault_tolerance=True))
 
     def test_the_log_says_where_ranks_on_several_hosts_have_no_hits(self):
-        with self.assertLogs("vllm.kvtier", "WARNING"), self.assertRaises(AttributeError):  # without a KV cache
-            self.refusal(nnodes_within_dp=2)
+        self.assertTrue(hasattr(ParallelConfig, "nnodes_within_dp") and hasattr(ParallelConfig, "use_ray"))
+        for gpus, warns, parallel in (
+            (8, True, {"nnodes_within_dp": 2}),
+            (8, True, {"use_ray": True, "tensor_parallel_size": 16}),
+            (8, False, {"use_ray": True, "tensor_parallel_size": 8}),
+            (8, False, {"use_ray": False, "tensor_parallel_size": 16}),
+            (0, False, {"use_ray": True, "tensor_parallel_size": 2}),  # an actor that Ray lets see none
+        ):
+            expect = self.assertLogs if warns else self.assertNoLogs
+            with self.subTest(parallel), mock.patch("torch.cuda.device_count", lambda: gpus):
+                with expect("vllm.kvtier", "WARNING"), self.assertRaises(AttributeError):  # without a KV cache
+                    self.refusal(**parallel)
 
     def test_a_gpu_s_memory_that_vllm_maps_and_unmaps_is_refused(self):
         self.assertIn("no sleep mode", self.refusal(sleeps=True))

@@ -68,6 +68,14 @@ def _ask_for_tiles() -> None:
         torch.cpu._init_amx()
 
 
+def _is_over_hosts(parallel: Any) -> bool:
+    """Whether an engine's ranks are on several hosts. Ray puts them where GPUs are, and may let this process see
+    none."""
+    if getattr(parallel, "nnodes_within_dp", 1) > 1:
+        return True
+    return getattr(parallel, "use_ray", False) and 0 < torch.cuda.device_count() < parallel.tensor_parallel_size
+
+
 class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     """options.py has the options of `kv_connector_extra_config`. Raises ValueError for others, and for
     models and devices that it does not know."""
@@ -93,7 +101,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         if device == "cuda" and own_pool and not options["keep_kv_cache"]:
             # Memory of vLLM's allocator for sleep has no handle by which the daemon could open it.
             raise ValueError("KvtierConnector knows no sleep mode on a GPU (enable_cumem_allocator)")
-        if role is KVConnectorRole.SCHEDULER and getattr(parallel, "nnodes_within_dp", 1) > 1:
+        if role is KVConnectorRole.SCHEDULER and _is_over_hosts(parallel):
             logger.warning(
                 "kvtier: the ranks of this engine are on several hosts: it will have no hits unless the "
                 "daemons of these share a store ([cold])"
