@@ -560,7 +560,7 @@ bool Cache::LoseDrive(uint32_t drive, const std::string& why, bool with_index) {
   DriveHealth& health = impl_->disk.health();
   (void)health.Fail(drive, why);
   const bool goes_on = !with_index && (health.failed() >> drive & 1) != 0;
-  if (!goes_on) impl_->disk.StopWrites();
+  if (!goes_on) impl_->disk.pause().Stop();
   return goes_on;
 }
 

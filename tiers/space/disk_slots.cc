@@ -137,7 +137,7 @@ bool DiskSlots::Adopt(EntryIndex index, const IndexRecord& record, uint32_t grou
 // write that finds none waits for the commit instead of evicting more.
 DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
   if (degraded()) {
-    const bool waits = pause_.is_waited_out() && !stopped_ && !committer_.refuses();
+    const bool waits = pause_.is_waited_out() && !committer_.refuses();
     return waits ? Outcome::kWait : Outcome::kFull;
   }
   BlockEntry& entry = state_[index];

@@ -79,11 +79,11 @@ class DiskSlots final : private SlotOwner, private DriveOwner {
   [[nodiscard]] const IndexCommitter& committer() const { return committer_; }
   [[nodiscard]] uint64_t blocks() const { return blocks_; }
   [[nodiscard]] const SlabAllocator& allocator() const { return allocator_; }
-  // Nothing is written for a while after the disk or the index refused, or ever after StopWrites.
+  // Nothing is written for a while after the disk or the index refused, or ever after
+  // pause().Stop().
   [[nodiscard]] bool degraded() const {
-    return stopped_ || pause_.under_way() || committer_.failed();
+    return pause_.is_stopped() || pause_.under_way() || committer_.failed();
   }
-  void StopWrites() { stopped_ = true; }
   [[nodiscard]] WritePause& pause() { return pause_; }
   [[nodiscard]] DriveHealth& health() { return health_; }
   [[nodiscard]] const DriveHealth& health() const { return health_; }
@@ -143,7 +143,6 @@ class DiskSlots final : private SlotOwner, private DriveOwner {
   QuarantinedSlots quarantined_;
   std::vector<uint64_t> passed_;  // by tenant: of its own, since one was evicted or all were passed
   WritePause pause_;
-  bool stopped_ = false;
   bool pause_reported_ = false;  // until a commit succeeds
   ColdChoice* const cold_;
 };

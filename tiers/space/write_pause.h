@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pause of all writes after a drive has refused one.
+// The pause of all writes after a drive has refused one, and their end.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,16 @@ class WritePause {
   void Forget() { until_ms_ = in_a_row_ = 0; }
   void OnWritten() { in_a_row_ = 0; }
 
+  // Nothing is written any more.
+  void Stop() { is_stopped_ = true; }
+  [[nodiscard]] bool is_stopped() const { return is_stopped_; }
+
   // While a drain is under way, which has the time, writes wait for a pause's end, but not again
   // and again, so that each drain ends.
   void SetDraining(bool is_draining) { is_draining_ = is_draining; }
-  [[nodiscard]] bool is_waited_out() const { return is_draining_ && in_a_row_ < kMostInARow; }
+  [[nodiscard]] bool is_waited_out() const {
+    return is_draining_ && !is_stopped_ && in_a_row_ < kMostInARow;
+  }
 
  private:
   static constexpr int64_t kLengthMs = 10'000;
@@ -34,6 +40,7 @@ class WritePause {
   int64_t until_ms_ = 0;
   int64_t in_a_row_ = 0;  // without a write that succeeded
   bool is_draining_ = false;
+  bool is_stopped_ = false;
 };
 
 }  // namespace kvtier
