@@ -82,7 +82,8 @@ typedef struct kvt_cold_backend {
                  int64_t timeout_ms);
   /* Deletes some of the objects of a tenant, whose names begin with `prefix`. Ends with the
      cursor of the next call as 8 bytes of the machine's byte order; 0, as at first: none is left of
-     those that were there at the first call. */
+     those that were there at the first call. KVT_COLD_BUSY: likewise, but for a put that may yet be
+     stored, so that it is to begin again at 0, later. */
   void (*remove_some)(void* store, uint64_t call, kvt_cold_name prefix, uint64_t cursor,
                       int64_t timeout_ms);
   void (*send)(void* store);

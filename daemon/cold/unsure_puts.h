@@ -34,10 +34,20 @@ class UnsurePuts {
       return put.first.starts_with(prefix) && now < put.second + kMayTake;
     });
   }
+  // The same of an erasure, which asks at each of its parts: one that may come at the first may
+  // also come behind the names that later parts look at.
+  [[nodiscard]] bool MayComeInErasure(std::string_view prefix, bool is_first,
+                                      Time now = std::chrono::steady_clock::now()) {
+    const bool may_come = is_first && MayCome(prefix, now);
+    const std::lock_guard lock(mutex_);
+    if (is_first) may_come_in_erasure_ = may_come;
+    return may_come_in_erasure_;
+  }
 
  private:
   mutable std::mutex mutex_;
   std::map<std::string, Time> given_up_;  // by name
+  bool may_come_in_erasure_ = false;      // the one under way
 };
 
 }  // namespace kvtier

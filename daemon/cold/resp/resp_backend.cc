@@ -110,14 +110,15 @@ class RespStore {
       outcome->Expect(RespReply::Kind::kInteger, reply);
     };
     call.ended = [this, names, outcome, end = std::move(call.ended)](const std::string& failure) {
-      for (const std::string& name : names) FailIfMayCome(name, outcome.get());
+      const auto may_come = [this](const std::string& name) { return unsure_.MayCome(name); };
+      if (std::ranges::any_of(names, may_come)) outcome->Fail(KVT_COLD_BUSY, UnsurePuts::kWhy);
       end(failure);
     };
     writes_.Add(std::move(call));
   }
 
-  // Two calls: the names that the server lists next, and their deletion. A first list beside a put
-  // that may come says nothing of the end.
+  // Two calls: the names that the server lists next, and their deletion. All of them are deleted
+  // even if the erasure cannot end well.
   void RemoveSome(uint64_t number, const std::string& prefix, uint64_t cursor, int64_t timeout_ms) {
     const auto outcome = std::make_shared<Outcome>();
     const auto names = std::make_shared<std::vector<std::string>>();
@@ -135,11 +136,16 @@ class RespStore {
     };
     call.ended = [=, this, end = std::move(call.ended)](const std::string& failure) {
       if (!failure.empty() || outcome->status != KVT_COLD_OK) return end(failure);
-      if (cursor == 0) FailIfMayCome(prefix, outcome.get());
+      const bool may_come = unsure_.MayComeInErasure(prefix, cursor == 0);
       RespCall removal = Begin(number, timeout_ms, outcome);
       for (const std::string& name : *names) AddCommand(&removal, {"UNLINK", name});
       removal.answered = [outcome](size_t, const RespReply& reply) {
         outcome->Expect(RespReply::Kind::kInteger, reply);
+      };
+      removal.ended = [=, end = std::move(removal.ended)](const std::string& failed) {
+        const bool is_last = outcome->data == std::string(sizeof(uint64_t), '\0');
+        if (may_come && is_last) outcome->Fail(KVT_COLD_BUSY, UnsurePuts::kWhy);
+        end(failed);
       };
       writes_.Add(std::move(removal));
     };
@@ -164,9 +170,6 @@ class RespStore {
     return (cursor == 0 || cursor != asked) &&
            std::all_of(texts.begin() + 1, texts.end(),
                        [&](const std::string& name) { return name.starts_with(prefix); });
-  }
-  void FailIfMayCome(const std::string& prefix, Outcome* outcome) const {
-    if (unsure_.MayCome(prefix)) outcome->Fail(KVT_COLD_BUSY, UnsurePuts::kWhy);
   }
   static void AddCommand(RespCall* call, std::vector<std::string> words) {
     call->lengths.push_back(words.size());

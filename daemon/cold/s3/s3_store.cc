@@ -194,8 +194,8 @@ void S3Store::RemoveAll(const std::vector<std::string>& names, int64_t timeout_m
 }
 
 // The list is asked for when all writes have ended that were sent before, so that none puts back
-// what an erasure removes; a first list beside one that may come says nothing of the end. It goes
-// on behind the last one's names, so that there is an end while other hosts write.
+// what an erasure removes. It goes on behind the last one's names, so that there is an end while
+// other hosts write, and deletes all even if it cannot end well.
 void S3Store::RemoveSome(uint64_t number, std::string prefix, uint64_t cursor, int64_t timeout_ms) {
   std::string after = places_.Find(cursor);
   S3Call call = CallFor(S3Verb::kGet, "", In(timeout_ms));
@@ -211,10 +211,10 @@ void S3Store::RemoveSome(uint64_t number, std::string prefix, uint64_t cursor, i
       return tell({.status = KVT_COLD_REFUSED, .text = "the server's list is not to be read"});
     }
     std::string last = list->has_more ? list->names.back() : std::string();
-    const bool is_early = after.empty() && unsure_.MayCome(prefix);
+    const bool may_come = unsure_.MayComeInErasure(prefix, after.empty());
     RemoveAll(list->names, timeout_ms, [=, this, last = std::move(last)](S3Outcome removed) {
       if (removed.status != KVT_COLD_OK) return tell(std::move(removed));
-      if (is_early) return tell(MayCome());
+      if (may_come && last.empty()) return tell(MayCome());
       const uint64_t next = last.empty() ? 0 : places_.Add(last);
       removed.text.resize(sizeof(next));
       std::memcpy(removed.text.data(), &next, sizeof(next));

@@ -187,6 +187,24 @@ TEST_F(RespBackendTest, AnErasureDoesNotEndWellWhileAPutThatWasGivenUpMayCome) {
   EXPECT_EQ(RemoveSome().status, KVT_COLD_BUSY);
 }
 
+TEST_F(RespBackendTest, AnErasureDeletesAllBeforeItFailsForAPutThatMayCome) {
+  std::string heard;
+  Start([&heard](std::string_view received) -> std::string {
+    heard += received;
+    if (received.find("UNLINK") != received.npos) return ":1\r\n";
+    if (received.find("SCAN") == received.npos) return "";
+    const bool is_first = received.find("$1\r\n0\r\n") != received.npos;
+    const char* const cursor = is_first ? "7" : "0";
+    return std::string("*2\r\n$1\r\n") + cursor + "\r\n*1\r\n$15\r\nkvtier/1/a/m/1" + cursor +
+           "\r\n";
+  });
+  ASSERT_EQ(Put().status, KVT_COLD_UNAVAILABLE);
+  ASSERT_EQ(RemoveSome().status, KVT_COLD_OK);
+  EXPECT_EQ(RemoveSome(7).status, KVT_COLD_BUSY);
+  EXPECT_THAT(heard, testing::ContainsRegex("UNLINK.*kvtier/1/a/m/17"));
+  EXPECT_THAT(heard, testing::ContainsRegex("UNLINK.*kvtier/1/a/m/10"));
+}
+
 TEST_F(RespBackendTest, AnErasureDoesNotWaitForAPutThatNoServerHas) {
   Open();
   ASSERT_EQ(Put().status, KVT_COLD_UNAVAILABLE);
