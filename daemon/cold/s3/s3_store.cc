@@ -162,7 +162,8 @@ void S3Store::Put(uint64_t number, const std::string& name, const void* data, si
 void S3Store::Remove(uint64_t number, const std::vector<std::string>& names, int64_t timeout_ms) {
   RemoveAll(names, timeout_ms, [this, names, tell = TellerOf(number)](S3Outcome removed) {
     const auto may_come = [this](const std::string& name) { return unsure_.MayCome(name); };
-    tell(std::ranges::any_of(names, may_come) ? MayCome() : std::move(removed));
+    const bool is_unsure = removed.status == KVT_COLD_OK && std::ranges::any_of(names, may_come);
+    tell(is_unsure ? MayCome() : std::move(removed));
   });
 }
 

@@ -553,6 +553,12 @@ TEST_F(S3StoreTest, AnErasureOrDeletionDoesNotEndWellWhileAPutThatWasGivenUpMayC
   over.set_value();
 }
 
+TEST_F(S3StoreTest, ADeletionThatFailsTellsItsOwnReasonBesideAPutThatMayCome) {
+  server_.Play([](const S3ServerRequest&) { return S3ErrorReply(500, "InternalError"); });
+  ASSERT_EQ(Put(kName, "x").get().status, KVT_COLD_UNAVAILABLE);
+  EXPECT_EQ(Remove({kName}).get().status, KVT_COLD_UNAVAILABLE);
+}
+
 TEST_F(S3StoreTest, AnErasureDeletesAllBeforeItFailsForAPutThatMayCome) {
   for (const std::string& name : Numbered(300)) server_.Set(name, "x");
   server_.Play([](const S3ServerRequest&) { return S3ErrorReply(500, "InternalError"); });
