@@ -93,6 +93,10 @@ S3Verdict JudgeS3Reply(const S3Reply& reply, bool is_question, std::time_t now) 
   if (reply.to_if_absent && is_refusal && verdict.next == S3Next::kEnd) {
     verdict.next = S3Next::kPlainly;
   }
+  // A gateway may have passed the put on before it gave up.
+  const bool is_failure = reply.http / 100 == 5 && verdict.next == S3Next::kEnd &&
+                          verdict.outcome.status == KVT_COLD_UNAVAILABLE;
+  verdict.outcome.may_come = is_failure || ElementOf(reply.body, "Code").empty();
   if (is_question && reply.body.empty() && reply.http / 100 != 5 && verdict.next == S3Next::kEnd) {
     verdict.next = S3Next::kAskWhy;
   }

@@ -30,7 +30,7 @@ struct S3Outcome {
   int status = KVT_COLD_OK;
   std::string text;
   size_t bytes = 0;
-  bool may_come = false;  // the server has the put's bytes, and may store them later
+  bool may_come = false;  // a server that got all of a put's bytes may store them later
 };
 
 enum class S3Next : uint8_t {

@@ -19,8 +19,8 @@ constexpr milliseconds kLongestHold{2000};
 constexpr milliseconds kNoHurry{60'000};
 constexpr int kMostTries = 4;
 
-S3Outcome Unavailable(std::string why) {
-  return {.status = KVT_COLD_UNAVAILABLE, .text = std::move(why)};
+void EndUnavailable(const S3Call& call, std::string why) {
+  call.ended({.status = KVT_COLD_UNAVAILABLE, .text = std::move(why), .may_come = call.may_come});
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ void S3Lane::Add(S3Call call) {
       added_.push_back(std::move(call));
     }
   }
-  if (call.ended) return call.ended(Unavailable("the store is being closed"));
+  if (call.ended) return EndUnavailable(call, "the store is being closed");
   if (is_first) loop_.Wake();
 }
 
@@ -99,7 +99,7 @@ void S3Lane::StartCalls() {
     S3Call call = std::move(next);
     queue_.pop_front();
     if (is_late) {
-      call.ended(Unavailable("not sent in time"));
+      EndUnavailable(call, "not sent in time");
     } else {
       Start(std::move(call));
     }
@@ -108,7 +108,7 @@ void S3Lane::StartCalls() {
 
 void S3Lane::Start(S3Call call) {
   const std::optional<S3Credentials> credentials = source_.Current();
-  if (!credentials) return call.ended(Unavailable(source_.Missing()));
+  if (!credentials) return EndUnavailable(call, source_.Missing());
   std::unique_ptr<S3Transfer> transfer;
   if (idle_.empty()) {
     transfer = std::make_unique<S3Transfer>(&endpoint_);
@@ -116,7 +116,7 @@ void S3Lane::Start(S3Call call) {
     transfer = std::move(idle_.back());
     idle_.pop_back();
   }
-  if (transfer->handle() == nullptr) return call.ended(Unavailable("out of memory"));
+  if (transfer->handle() == nullptr) return EndUnavailable(call, "out of memory");
   ++call.tries;
   call.credentials = *credentials;
   call.if_absent = call.if_absent && knows_conditions_;
@@ -173,10 +173,10 @@ bool S3Lane::TryAgain(S3Call* call, S3Next next) {
 void S3Lane::FailAll() {
   for (auto& [handle, transfer] : running_) {
     loop_.Remove(handle);
-    transfer->call().ended(Unavailable("the store is being closed"));
+    EndUnavailable(transfer->call(), "the store is being closed");
   }
   running_.clear();
-  for (S3Call& call : std::exchange(queue_, {})) call.ended(Unavailable("not sent"));
+  for (const S3Call& call : std::exchange(queue_, {})) EndUnavailable(call, "not sent");
 }
 
 }  // namespace kvtier

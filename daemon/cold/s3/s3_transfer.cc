@@ -135,12 +135,14 @@ size_t S3Transfer::OnSend(char* into, size_t /*one*/, size_t bytes, void* self) 
   return count;
 }
 
-// A connection that the server had closed is replaced, and the bytes are sent from their beginning.
+// A connection that the server had closed is replaced, and the bytes are sent from their beginning,
+// though it may have had all of them.
 int S3Transfer::OnSeek(void* self, int64_t offset, int /*origin*/) {
   auto* const transfer = static_cast<S3Transfer*>(self);
   if (offset < 0 || static_cast<size_t>(offset) > transfer->call_.payload.size()) {
     return CURL_SEEKFUNC_FAIL;
   }
+  transfer->call_.may_come |= transfer->WasSent();
   transfer->sent_ = static_cast<size_t>(offset);
   return CURL_SEEKFUNC_OK;
 }
@@ -153,12 +155,12 @@ std::string S3Transfer::HeaderOf(const char* name) const {
 
 S3Verdict S3Transfer::End(int code) {
   const bool is_question = call_.verb == S3Verb::kHead;
-  const bool was_sent = call_.verb == S3Verb::kPut && sent_ == call_.payload.size();
   if (is_too_long_) return {.outcome = {.text = {}, .bytes = reply_.bytes}};
   if (code != CURLE_OK) {
+    call_.may_come |= WasSent();
     return {.outcome = {.status = KVT_COLD_UNAVAILABLE,
                         .text = ::curl_easy_strerror(static_cast<CURLcode>(code)),
-                        .may_come = was_sent}};
+                        .may_come = call_.may_come}};
   }
   long status = 0;
   ::curl_easy_getinfo(handle_, CURLINFO_RESPONSE_CODE, &status);
@@ -173,8 +175,8 @@ S3Verdict S3Transfer::End(int code) {
   // The one byte that was asked for to learn a reason is not data.
   if (is_question && status / 100 == 2) reply_.body.clear();
   S3Verdict verdict = JudgeS3Reply(reply_, is_question, std::time(nullptr));
-  verdict.outcome.may_come = was_sent && status / 100 == 5 && verdict.next == S3Next::kEnd &&
-                             verdict.outcome.status == KVT_COLD_UNAVAILABLE;
+  call_.may_come |= WasSent() && verdict.outcome.may_come;
+  verdict.outcome.may_come = call_.may_come;
   return verdict;
 }
 

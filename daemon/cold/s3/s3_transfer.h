@@ -33,9 +33,10 @@ struct S3Call {
   std::function<void(S3Outcome)> ended;
   // A put leaves an object of its name as it is, which is a success.
   bool if_absent = false;
-  // For the lane: tries so far, whether it was told that a get is to bring the reason, and whether
-  // the server refused the put's condition.
+  // For the lane: tries so far, whether one of them may yet be stored, whether it was told that a
+  // get is to bring the reason, and whether the server refused the put's condition.
   int tries = 0;
+  bool may_come = false;
   bool asks_why = false;
   bool was_refused = false;
   S3Credentials credentials;  // of the last try
@@ -63,6 +64,9 @@ class S3Transfer {
   static size_t OnSend(char* into, size_t one, size_t bytes, void* self);
   static int OnSeek(void* self, int64_t offset, int origin);
   void SetVerb();
+  [[nodiscard]] bool WasSent() const {
+    return call_.verb == S3Verb::kPut && sent_ == call_.payload.size();
+  }
   [[nodiscard]] size_t Receive(std::span<const std::byte> part);
   [[nodiscard]] std::string HeaderOf(const char* name) const;
 

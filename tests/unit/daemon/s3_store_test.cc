@@ -553,6 +553,32 @@ TEST_F(S3StoreTest, AnErasureOrDeletionDoesNotEndWellWhileAPutThatWasGivenUpMayC
   over.set_value();
 }
 
+TEST_F(S3StoreTest, ATryThatNoServerAnsweredMayComeHoweverTheNextOneEnds) {
+  for (const int status : {0, 503}) {
+    store_.reset();
+    Open(server_.Endpoint());
+    ASSERT_EQ(Put("first", "x").get().status, KVT_COLD_OK);
+    std::atomic<bool> is_first = true;
+    server_.Play([&](const S3ServerRequest&) {
+      if (!is_first.exchange(false)) return S3ErrorReply(403, "AccessDenied");
+      if (status == 0) server_.EndConnections();
+      return S3ServerReply{.status = status};
+    });
+    EXPECT_EQ(Put(kName, "x").get().status, KVT_COLD_REFUSED);
+    server_.Play(nullptr);
+    EXPECT_EQ(RemoveSome("kvtier/1/alice%2F~x/").get().status, KVT_COLD_BUSY) << status;
+  }
+}
+
+TEST_F(S3StoreTest, APutThatTheStoreItselfRefusedDoesNotCome) {
+  for (const auto& [status, code] : {std::pair(403, "AccessDenied"), {503, "SlowDown"}}) {
+    server_.Play([&](const S3ServerRequest&) { return S3ErrorReply(status, code); });
+    EXPECT_NE(Put(kName, "x", kShortMs).get().status, KVT_COLD_OK);
+    server_.Play(nullptr);
+    EXPECT_EQ(RemoveSome("kvtier/1/alice%2F~x/").get().status, KVT_COLD_OK) << code;
+  }
+}
+
 TEST_F(S3StoreTest, ADeletionThatFailsTellsItsOwnReasonBesideAPutThatMayCome) {
   server_.Play([](const S3ServerRequest&) { return S3ErrorReply(500, "InternalError"); });
   ASSERT_EQ(Put(kName, "x").get().status, KVT_COLD_UNAVAILABLE);
