@@ -72,8 +72,9 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
   // Before host grows for the first time: the index's blocks get their disk slots before any write
   // of a new block can take them.
   const std::vector<ErasureRecord> erasures = std::move(snapshot.erasures);
+  const bool may_follow_another = !state.has_disk() || !snapshot.namespaces.empty();
   DiskRestore(&state, &disk, &upkeep.key_expiry).Restore(std::move(snapshot));
-  upkeep.erasure.Resume(erasures);
+  upkeep.erasure.Resume(erasures, may_follow_another || !erasures.empty());
   // Before host, whose blocks then find theirs; and before anything takes the pools' memory anew.
   upkeep.pool_adoption.Adopt();
   state.env.arena->OnGrowth([this](std::span<std::byte> slice) {

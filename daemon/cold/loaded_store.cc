@@ -257,18 +257,18 @@ void LoadedStore::Delete(std::vector<std::string> names, int64_t timeout_ms, Don
   SendSoon();
 }
 
+// Not refused for the bytes under way: a busy store is one where a put may come.
 void LoadedStore::DeleteSome(std::string prefix, uint64_t cursor, int64_t timeout_ms,
                              DeletedDone done) {
-  const uint64_t call =
-      Begin(prefix.size(), timeout_ms, [done = std::move(done)](const Result<Answer>& got) {
-        if (!got) return done(tl::unexpected(got.error()));
-        uint64_t next = 0;
-        if (got->data.size() != sizeof(next)) {
-          return done(MakeError(ErrorCode::kIoError, "bad_answer"));
-        }
-        std::memcpy(&next, got->data.data(), sizeof(next));
-        done(next);
-      });
+  const uint64_t call = Begin(0, timeout_ms, [done = std::move(done)](const Result<Answer>& got) {
+    if (!got) return done(tl::unexpected(got.error()));
+    uint64_t next = 0;
+    if (got->data.size() != sizeof(next)) {
+      return done(MakeError(ErrorCode::kIoError, "bad_answer"));
+    }
+    std::memcpy(&next, got->data.data(), sizeof(next));
+    done(next);
+  });
   if (call == 0) return;
   backend_.remove_some(store_, call, {prefix.data(), prefix.size()}, cursor, timeout_ms);
   SendSoon();

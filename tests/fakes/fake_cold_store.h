@@ -39,6 +39,7 @@ class FakeColdStore final : public ColdStore {
   uint64_t gets = 0;
   uint64_t deletions = 0;  // calls of Delete
   std::string kept;        // an object that Delete refuses, and with it the call, with `refusal`
+  std::vector<uint64_t> cursors;  // calls of DeleteSome
 
   [[nodiscard]] size_t held() const { return held_.size(); }
   // Whatever is held is answered, or ends because its time has passed.
@@ -100,6 +101,7 @@ class FakeColdStore final : public ColdStore {
   // Two at a time.
   void DeleteSome(std::string prefix, uint64_t cursor, int64_t /*timeout_ms*/,
                   DeletedDone done) override {
+    cursors.push_back(cursor);
     Reply<Result<uint64_t>>(std::move(done), [this, prefix = std::move(prefix), cursor] {
       for (int left = 2; left > 0; --left) {
         const auto found = objects.lower_bound(prefix);

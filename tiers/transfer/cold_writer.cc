@@ -89,7 +89,7 @@ void ColdWriter::WriteIdle() {
   for (; left > 0 && next != kNoEntry && choice_.MayStart(); --left) {
     const EntryIndex index = std::exchange(next, state_.orders.cold_line.Hotter(next));
     const Choice choice = choice_.ChoiceFor(index, false);
-    // Those stand where BringDown counts them.
+    // BringDown counts them where they stand.
     if (choice == Choice::kComeDown || IsComing(index)) continue;
     state_.orders.cold_line.Remove(index);
     switch (choice) {

@@ -25,6 +25,13 @@ constexpr uint32_t kMostPasses = 200;
 constexpr int64_t kDeleteTimeoutMs = 5'000;
 constexpr uint32_t kMostStoreTries = 100;
 
+// A put that was given up, or whose daemon has ended, may be stored so much later.
+constexpr int64_t kPutMayTakeMs = 60'000;
+// While one may come, a store that is busy with it is listed again so often, and no longer than
+// this.
+constexpr int64_t kListAgainMs = 10'000;
+constexpr int64_t kMostBusyMs = 3 * kPutMayTakeMs;
+
 }  // namespace
 
 void Erasure::Begin(const EraseRequest& request, Done done) {
@@ -49,7 +56,8 @@ void Erasure::Begin(const EraseRequest& request, Done done) {
                           }));
 }
 
-void Erasure::Resume(const std::vector<ErasureRecord>& begun) {
+void Erasure::Resume(const std::vector<ErasureRecord>& begun, bool may_follow_another) {
+  if (may_follow_another) puts_may_come_until_ms_ = state_.clock.NowMs() + kPutMayTakeMs;
   for (const ErasureRecord& record : begun) {
     next_number_ = std::max(next_number_, record.number + 1);
     const auto done = [this, tenant = record.tenant](const EraseReport& report,
@@ -100,7 +108,9 @@ void Erasure::BeginPass() {
 
 void Erasure::Tick() {
   if (waiting_) BeginPass();
-  if (std::exchange(store_waits_, false)) DeleteObjects();
+  if (!asks_store_at_ms_ || state_.clock.NowMs() < *asks_store_at_ms_) return;
+  asks_store_at_ms_.reset();
+  DeleteObjects();
 }
 
 // The slots' headers are voided, with keys or without: they tell the tenant's name in the open.
@@ -193,11 +203,13 @@ void Erasure::ForgetColdCopy(EntryIndex index) {
 // Objects on their way there arrive before, or a deletion would miss them.
 void Erasure::DeleteObjects() {
   if (cold_writer_ == nullptr) return Finish();
-  const Job& job = jobs_.front();
+  Job& job = jobs_.front();
+  const int64_t now_ms = state_.clock.NowMs();
   if (cold_writer_->IsWriting(job.request.tenant)) {
-    store_waits_ = true;
+    asks_store_at_ms_ = now_ms;
     return;
   }
+  if (job.cursor == 0) job.listed_ms = now_ms;
   state_.env.cold->DeleteSome(
       ColdPrefix(job.request.tenant), job.cursor, kDeleteTimeoutMs,
       gate_.WhileOpen([this](const Result<uint64_t>& next) { OnDeleted(next); }));
@@ -205,15 +217,29 @@ void Erasure::DeleteObjects() {
 
 void Erasure::OnDeleted(const Result<uint64_t>& next) {
   Job& job = jobs_.front();
-  if (!next) {
-    store_waits_ = ++job.store_tries < kMostStoreTries;
-    if (store_waits_) return;
-    job.status = MakeError(ErrorCode::kIoError, next.error().reason, next.error().context);
-  } else {
+  const int64_t now_ms = state_.clock.NowMs();
+  if (next) {
     job.store_tries = 0;
     job.cursor = *next;
     if (job.cursor != 0) return DeleteObjects();
+    if (job.listed_ms >= puts_may_come_until_ms_) return OnObjectsEnded();
+    asks_store_at_ms_ = puts_may_come_until_ms_;
+    return;
   }
+  if (next.error().code == ErrorCode::kResourceExhausted) {
+    job.cursor = 0;
+    if (!job.busy_until_ms) job.busy_until_ms = now_ms + kMostBusyMs;
+    if (now_ms < *job.busy_until_ms) asks_store_at_ms_ = now_ms + kListAgainMs;
+  } else if (++job.store_tries < kMostStoreTries) {
+    asks_store_at_ms_ = now_ms;
+  }
+  if (asks_store_at_ms_) return;
+  job.status = MakeError(ErrorCode::kIoError, next.error().reason, next.error().context);
+  OnObjectsEnded();
+}
+
+void Erasure::OnObjectsEnded() {
+  Job& job = jobs_.front();
   // Acquires may have brought blocks back meanwhile, from objects that were not deleted yet.
   job.objects_ended_s = state_.clock.NowS();
   job.passes = 0;

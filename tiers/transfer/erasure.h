@@ -55,8 +55,9 @@ class Erasure {
 
   // See Cache::Erase.
   void Begin(const EraseRequest& request, Done done);
-  // Goes on with what an earlier daemon began. Once, before anything else is begun.
-  void Resume(const std::vector<ErasureRecord>& begun);
+  // Goes on with what an earlier daemon began. Once, before anything else is begun. Puts of the
+  // earlier one may yet be stored, if `may_follow_another`.
+  void Resume(const std::vector<ErasureRecord>& begun, bool may_follow_another);
   // Goes on with what had to be waited for.
   void Tick();
   [[nodiscard]] bool Idle() const { return jobs_.empty(); }
@@ -72,6 +73,8 @@ class Erasure {
     bool noted = false;                       // the index has heard of it, or refused to
     uint64_t cursor = 0;                      // in the cold store
     uint32_t store_tries = 0;                 // since it last deleted some
+    int64_t listed_ms = 0;                    // when it last began at cursor 0
+    std::optional<int64_t> busy_until_ms;     // puts may come; it is given up then
     std::optional<uint32_t> objects_ended_s;  // when they were gone, or given up
   };
 
@@ -89,6 +92,7 @@ class Erasure {
   [[nodiscard]] bool KeepsTokens(const std::string& tenant) const;
   void DeleteObjects();
   void OnDeleted(const Result<uint64_t>& next);
+  void OnObjectsEnded();
   void Answer();
   void EndCovered();
   void Reply();
@@ -114,10 +118,11 @@ class Erasure {
   std::vector<std::pair<uint32_t, EraseRequest>> unended_;
   uint32_t next_number_ = 0;
   uint64_t next_row_ = 0;
-  uint64_t moving_ = 0;           // blocks of this pass
-  bool all_was_adopted_ = false;  // when this pass began
-  bool waiting_ = false;          // for a tick
-  bool store_waits_ = false;      // likewise, with the deletion of objects
+  uint64_t moving_ = 0;                      // blocks of this pass
+  bool all_was_adopted_ = false;             // when this pass began
+  bool waiting_ = false;                     // for a tick
+  int64_t puts_may_come_until_ms_ = 0;       // an earlier daemon's
+  std::optional<int64_t> asks_store_at_ms_;  // with the next tick from then on
   Gate gate_;
 };
 

@@ -29,6 +29,10 @@ class CacheColdErasureTest : public CacheColdTest {
                   });
     Settle();
   }
+  void AwaitErasure(int most_s) {
+    for (int s = 0; s < most_s && !ended_; ++s) AdvanceAndTick(1000);
+    EXPECT_TRUE(ended_);
+  }
   [[nodiscard]] std::vector<bool> Ask(const Hashes& hashes) {
     std::vector<bool> told;
     cache_->AskColdStore(pool_.id, hashes, ColdAsk::kPrefix,
@@ -104,6 +108,68 @@ TEST_F(CacheColdErasureTest, FailsWhenTheStoreStaysAwayAndIsFinishedByTheNextDae
   CrashAndRestart();
   Settle();
   for (int ticks = 0; ticks < 5; ++ticks) AdvanceAndTick(100);
+  EXPECT_THAT(store_.objects, IsEmpty());
+}
+
+TEST_F(CacheColdErasureTest, BeginsAgainWhereAPutThatWasGivenUpMayCome) {
+  Start(ColdSetup());
+  WriteToStore(hashes_);
+  const auto objects = store_.objects;
+  store_.refusal = {ErrorCode::kResourceExhausted, "cold_store_busy", ""};
+  store_.holds = true;
+  BeginErasure();
+  store_.refuses = true;
+  store_.Answer();
+  for (int s = 0; s < 65; ++s) AdvanceAndTick(1000);
+  EXPECT_FALSE(ended_);
+  EXPECT_THAT(store_.cursors, SizeIs(testing::Lt(10)));
+  store_.refuses = store_.holds = false;
+  store_.objects = objects;
+  store_.cursors.clear();
+  AwaitErasure(10);
+  EXPECT_TRUE(status_);
+  EXPECT_THAT(store_.objects, IsEmpty());
+  EXPECT_THAT(store_.cursors, ElementsAre(0, 1, 2));
+}
+
+TEST_F(CacheColdErasureTest, FailsWherePutsMayComeForMinutes) {
+  Start(ColdSetup());
+  WriteToStore(hashes_);
+  store_.refusal = {ErrorCode::kResourceExhausted, "cold_store_busy", ""};
+  store_.refuses = true;
+  BeginErasure();
+  AwaitErasure(200);
+  ASSERT_FALSE(status_);
+  EXPECT_EQ(status_.error().reason, "cold_store_busy");
+}
+
+// The next daemon's library knows nothing of the puts that it left.
+TEST_F(CacheColdErasureTest, OutlastsThePutsOfADaemonThatHasEnded) {
+  Start(ColdSetup());
+  WriteToStore(hashes_);
+  const auto objects = store_.objects;
+  store_.refuses = true;
+  BeginErasure();
+  CrashAndRestart();
+  store_.refuses = false;
+  AdvanceAndTick(100);
+  EXPECT_THAT(store_.objects, IsEmpty()) << "what is there goes at once";
+  store_.objects = objects;
+  BeginErasure();
+  AwaitErasure(61);
+  EXPECT_TRUE(status_);
+  EXPECT_THAT(store_.objects, IsEmpty());
+  EXPECT_THAT(machine_->Snapshot().erasures, IsEmpty());
+}
+
+TEST_F(CacheColdErasureTest, OfADaemonWithoutDiskOutlastsThePutsOfAnEarlierOne) {
+  CacheSetup setup = ColdSetup();
+  setup.disk_slots = 0;
+  Start(setup);
+  BeginErasure();
+  store_.objects[ColdName(Identity("tenant", 1), hashes_[0])] = {};
+  EXPECT_FALSE(ended_);
+  AwaitErasure(61);
   EXPECT_THAT(store_.objects, IsEmpty());
 }
 

@@ -42,7 +42,7 @@ TEST_F(CacheColdTest, ATenantWhoseObjectsAreRefusedHoldsUpNoOther) {
   EXPECT_LE(stats().write_errors, 4u) << "at 0, 1, 3 and 7 s";
 }
 
-// Else its object would be left there for what it is, and deleted then.
+// A put before the deletion would find the bad object, and the deletion would remove it then.
 TEST_F(CacheColdTest, ADamagedObjectIsDeletedBeforeItsBlockIsWrittenAgain) {
   WriteByThisHost();
   const auto whole = store_.objects.at(Name(hashes_[1])).bytes;
