@@ -124,9 +124,9 @@ class Cache {
   void PrefetchToHost(SessionId session, PoolId region, std::vector<BlockHash> hashes,
                       std::function<void(uint32_t in_memory)> done);
   // Asks the store that hosts share, of blocks that no tier here holds: those of a prefix from its
-  // first on, or each for itself. `done` gets whether it has each, at the latest after
-  // options.cold_lookup_deadline_ms, and within the call where there is no such store. Blocks that
-  // are absent, late or erased here: false.
+  // first on, or each for itself. `done` gets whether it has each (no block that was erased here),
+  // or no value at all if it is away, fails or is late: at the latest after
+  // options.cold_lookup_deadline_ms, and within the call where there is no such store.
   void AskColdStore(PoolId pool, const std::vector<BlockHash>& hashes, ColdAsk ask,
                     std::function<void(std::vector<bool>)> done);
   // The blocks that this pool and the tiers below it hold.

@@ -107,7 +107,7 @@ void Cache::KeepForRegion(PoolId region, const BlockHash& last) {
 void Cache::AskColdStore(PoolId pool_id, const std::vector<BlockHash>& hashes, ColdAsk ask,
                          std::function<void(std::vector<bool>)> done) {
   const CachePool* const pool = impl_->state.blocks.FindPool(pool_id);
-  if (pool == nullptr || !impl_->up.cold_lookup) return done(std::vector<bool>(hashes.size()));
+  if (pool == nullptr || !impl_->up.cold_lookup) return done({});
   impl_->up.cold_lookup->Ask(pool->namespace_id, hashes, ask, std::move(done));
 }
 

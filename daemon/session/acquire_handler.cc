@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "base/clock.h"
 #include "daemon/session/cold_questions.h"
 
 namespace kvtier {
@@ -76,8 +77,8 @@ Status AcquireHandler::CheckAcquire(const wire::Acquire& request) const {
     hashes += part.hashes.size();
     partial_blocks += part.partial_blocks.size();
   }
-  KVT_RETURN_IF_ERROR(CheckCount(config_, new_blocks, "too_many_blocks"));
-  KVT_RETURN_IF_ERROR(CheckCount(config_, hashes, "too_many_hashes"));
+  KVT_RETURN_IF_ERROR(CheckCount(config_.server, new_blocks, "too_many_blocks"));
+  KVT_RETURN_IF_ERROR(CheckCount(config_.server, hashes, "too_many_hashes"));
   // Hashes, partial blocks and new blocks may each be asked for alone.
   if (std::ranges::all_of(request.parts, AsksForNothing)) return tl::unexpected(EmptyRequest());
   if (request.wish && request.wish->any() && !model->record.IsPlain()) {
@@ -151,7 +152,8 @@ void AcquireHandler::AcquireGroups(const Call& call, const wire::Acquire& reques
               Result<std::vector<GroupAcquire::AcquiredPart>> acquired) {
             OnAcquired(call, std::move(acquired), wished);
           }};
-  std::make_shared<GroupAcquire>(&cache_, &loop_, &gate_, std::move(parts), listener)->Start();
+  std::make_shared<GroupAcquire>(&cache_, &loop_, &gate_, std::move(parts), listener)
+      ->Start(AskerOfStore());
 }
 
 void AcquireHandler::OnAcquired(const Call& call,
@@ -185,7 +187,7 @@ struct AcquireHandler::LookupSteps {
 
 Status AcquireHandler::OnLookup(const Call& call, const wire::Lookup& request) {
   KVT_RETURN_IF_ERROR(pools_.Find(request.pool));
-  KVT_RETURN_IF_ERROR(CheckHashes(config_, request.hashes));
+  KVT_RETURN_IF_ERROR(CheckHashes(config_.server, request.hashes));
   const auto steps = std::make_shared<LookupSteps>(
       LookupSteps{call, request.pool, {request.hashes.begin(), request.hashes.end()}, {}});
   if (LookUpSome(steps)) {
@@ -206,21 +208,30 @@ bool AcquireHandler::LookUpSome(const std::shared_ptr<LookupSteps>& steps) {
   return false;
 }
 
+ColdAsker AcquireHandler::AskerOfStore() const {
+  return [&cache = cache_, deadline_us = 1000 * config_.cache.cold_lookup_deadline_ms,
+          since_us = int64_t{0}](PoolId pool, const std::vector<BlockHash>& hashes, ColdAsk ask,
+                                 std::function<void(std::vector<bool>)> done) mutable {
+    if (since_us == 0) since_us = MonotonicUs();
+    if (MonotonicUs() - since_us > deadline_us) return done({});
+    cache.AskColdStore(pool, hashes, ask, std::move(done));
+  };
+}
+
 // Such a lookup waits for others as an acquire does, and counts as one.
 void AcquireHandler::AskColdStore(const std::shared_ptr<LookupSteps>& steps) {
   if (!cache_.HasColdStore()) return AnswerLookup(*steps);
   if (++acquires_in_flight_ == kMaxAcquiresInFlight) replies_.connection().Pause();
   const GroupRule rule = pools_.at(steps->pool).kv_group().rule();
-  kvtier::AskColdStore(AskerOf(&cache_), {{steps->pool, rule, steps->hashes}},
-                       {steps->reply.presence},
-                       gate_.WhileOpen([this, steps](const ColdPresence& present) {
-                         for (size_t i = 0; i < present[0].size(); ++i) {
-                           if (present[0][i] != 0) steps->reply.presence[i] = wire::kInColdStore;
-                         }
-                         if (acquires_in_flight_-- == kMaxAcquiresInFlight)
-                           replies_.connection().Resume();
-                         AnswerLookup(*steps);
-                       }));
+  LookUpInColdStore(AskerOfStore(), {steps->pool, rule, steps->hashes}, steps->reply.presence,
+                    gate_.WhileOpen([this, steps](const ColdPresence& present) {
+                      for (size_t i = 0; i < present[0].size(); ++i) {
+                        if (present[0][i] != 0) steps->reply.presence[i] = wire::kInColdStore;
+                      }
+                      if (acquires_in_flight_-- == kMaxAcquiresInFlight)
+                        replies_.connection().Resume();
+                      AnswerLookup(*steps);
+                    }));
 }
 
 // An engine with a region loads in a moment the prefix up to the first block that is in no tier.

@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "daemon/config/config.h"
 #include "daemon/runtime/event_loop.h"
+#include "daemon/session/cold_questions.h"
 #include "daemon/session/group_acquire.h"
 #include "daemon/session/load_events.h"
 #include "daemon/session/replies.h"
@@ -33,7 +34,7 @@ class AcquireHandler {
   // Everything is borrowed and outlives the handler, but `counters`, the page that loads of this
   // session are counted in.
   AcquireHandler(const SessionClient* client, AttachedPools* pools, Replies* replies, Cache* cache,
-                 const ServerConfig* config, EventLoop* loop, std::shared_ptr<CounterPage> counters)
+                 const Config* config, EventLoop* loop, std::shared_ptr<CounterPage> counters)
       : client_(*client),
         pools_(*pools),
         replies_(*replies),
@@ -69,6 +70,8 @@ class AcquireHandler {
   // A lookup that takes several turns at the loop, and its state between them.
   struct LookupSteps;
   [[nodiscard]] bool LookUpSome(const std::shared_ptr<LookupSteps>& steps);
+  // Asks the store until its deadline has passed since the first question.
+  [[nodiscard]] ColdAsker AskerOfStore() const;
   void AskColdStore(const std::shared_ptr<LookupSteps>& steps);
   void AnswerLookup(const LookupSteps& steps);
 
@@ -76,7 +79,7 @@ class AcquireHandler {
   AttachedPools& pools_;
   Replies& replies_;
   Cache& cache_;
-  const ServerConfig& config_;
+  const Config& config_;
   EventLoop& loop_;
   const std::shared_ptr<CounterPage> counters_;
   uint32_t acquires_in_flight_ = 0;

@@ -24,26 +24,16 @@ uint64_t LastBoundary(std::span<const GroupPresence> groups, bool present_only) 
   return reach / step * step;
 }
 
-// Adds the group's absent blocks that the boundary needs, but for those from `*asked_from` on,
-// which a longer one has added. Returns how many.
-size_t AddNeeded(const GroupPresence& group, uint64_t boundary_tokens, uint64_t* asked_from,
-                 std::vector<size_t>* positions) {
-  const size_t before = positions->size();
-  const BlockRange needed = NeededBlocks(group.group, boundary_tokens);
-  for (uint64_t block = std::min(needed.end, *asked_from); block > needed.first; --block) {
-    if (group.present[block - 1] == 0) positions->push_back(block - 1);
-  }
-  *asked_from = std::min(*asked_from, needed.first);
-  return positions->size() - before;
-}
-
 // The questions about one sequence, until the last answer has come.
 struct Asked {
   ColdAsker asker;
   std::vector<ColdSubject> subjects;
   ColdPresence known;  // here or in the store
   ColdPresence in_store;
+  std::vector<ColdBlock> blocks;  // to be asked about in this order, from `next` on
+  size_t next = 0;
   size_t unanswered = 0;
+  bool ended = false;  // the store has told nothing
   std::function<void(const ColdPresence&)> done;
 
   [[nodiscard]] std::vector<GroupPresence> Groups() const {
@@ -54,6 +44,7 @@ struct Asked {
 };
 
 void Take(Asked* asked, const ColdQuestion& question, const std::vector<bool>& present) {
+  asked->ended |= present.empty();
   for (size_t i = 0; i < std::min(question.positions.size(), present.size()); ++i) {
     // A store may tell more of a prefix than can be used.
     if (!present[i] && question.ask == ColdAsk::kPrefix) break;
@@ -83,6 +74,38 @@ void Ask(const std::shared_ptr<Asked>& asked, std::vector<ColdQuestion> question
   if (--asked->unanswered == 0) next();
 }
 
+// The longest boundaries come first, so that none is left to ask for once one is whole.
+void AskOn(const std::shared_ptr<Asked>& asked) {
+  const std::span<const ColdBlock> left = std::span(asked->blocks).subspan(asked->next);
+  if (asked->ended || left.empty() ||
+      LongestRestorable(asked->Groups()) >= left.front().boundary_tokens) {
+    return asked->done(asked->in_store);
+  }
+  std::vector<ColdQuestion> questions;
+  for (const ColdBlock& block : left.first(std::min(left.size(), kMostAskedAtOnce))) {
+    auto question = std::ranges::find(questions, block.group, &ColdQuestion::group);
+    if (question == questions.end()) {
+      question = questions.insert(question, {block.group, ColdAsk::kEach, {}});
+    }
+    question->positions.push_back(block.position);
+    ++asked->next;
+  }
+  Ask(asked, std::move(questions), [asked] { AskOn(asked); });
+}
+
+std::shared_ptr<Asked> Begin(ColdAsker asker, std::vector<ColdSubject> subjects, ColdPresence here,
+                             std::function<void(const ColdPresence&)> done) {
+  const auto asked = std::make_shared<Asked>();
+  asked->asker = std::move(asker);
+  asked->subjects = std::move(subjects);
+  asked->known = std::move(here);
+  asked->done = std::move(done);
+  for (const ColdSubject& subject : asked->subjects) {
+    asked->in_store.emplace_back(subject.hashes.size());
+  }
+  return asked;
+}
+
 }  // namespace
 
 std::vector<ColdQuestion> PrefixQuestions(std::span<const GroupPresence> groups) {
@@ -99,42 +122,44 @@ std::vector<ColdQuestion> PrefixQuestions(std::span<const GroupPresence> groups)
   return questions;
 }
 
-std::vector<ColdQuestion> BoundaryQuestions(std::span<const GroupPresence> groups) {
-  std::vector<ColdQuestion> questions;
-  std::vector<uint64_t> asked_from;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    if (NeedsAll(groups[i])) continue;
-    questions.push_back({.group = i, .ask = ColdAsk::kEach, .positions = {}});
-    asked_from.push_back(groups[i].present.size());
-  }
+std::vector<ColdBlock> BoundaryBlocks(std::span<const GroupPresence> groups) {
+  std::vector<ColdBlock> blocks;
+  std::vector<uint64_t> taken_from(groups.size(), UINT64_MAX);  // by group
   const uint64_t here_tokens = LongestRestorable(groups);
-  uint64_t boundary_tokens = LastBoundary(groups, /*present_only=*/true);
-  for (size_t asked = 0; boundary_tokens > here_tokens && asked < kMostBoundaryBlocks;
-       boundary_tokens -= BoundaryTokens(groups)) {
-    for (size_t i = 0; i < questions.size(); ++i) {
-      asked += AddNeeded(groups[questions[i].group], boundary_tokens, &asked_from[i],
-                         &questions[i].positions);
+  const uint64_t step = BoundaryTokens(groups);
+  for (uint64_t boundary_tokens = LastBoundary(groups, /*present_only=*/true);
+       boundary_tokens > here_tokens; boundary_tokens -= step) {
+    for (size_t i = 0; i < groups.size(); ++i) {
+      if (NeedsAll(groups[i])) continue;
+      const BlockRange needed = NeededBlocks(groups[i].group, boundary_tokens);
+      for (uint64_t block = std::min(needed.end, taken_from[i]); block > needed.first; --block) {
+        if (groups[i].present[block - 1] == 0) blocks.push_back({i, block - 1, boundary_tokens});
+      }
+      taken_from[i] = needed.first;
     }
   }
-  std::erase_if(questions, [](const ColdQuestion& question) { return question.positions.empty(); });
-  return questions;
+  return blocks;
 }
 
 // Few prompts are in the store to their ends: the blocks of windows and states that a shorter
 // prefix needs are known once it is.
 void AskColdStore(ColdAsker asker, std::vector<ColdSubject> subjects, ColdPresence here,
                   std::function<void(const ColdPresence&)> done) {
-  const auto asked = std::make_shared<Asked>();
-  asked->asker = std::move(asker);
-  asked->subjects = std::move(subjects);
-  asked->known = std::move(here);
-  asked->done = std::move(done);
-  for (const ColdSubject& subject : asked->subjects) {
-    asked->in_store.emplace_back(subject.hashes.size());
-  }
+  const auto asked = Begin(std::move(asker), std::move(subjects), std::move(here), std::move(done));
   Ask(asked, PrefixQuestions(asked->Groups()), [asked] {
-    Ask(asked, BoundaryQuestions(asked->Groups()), [asked] { asked->done(asked->in_store); });
+    asked->blocks = BoundaryBlocks(asked->Groups());
+    AskOn(asked);
   });
+}
+
+void LookUpInColdStore(ColdAsker asker, const ColdSubject& subject, std::vector<uint8_t> here,
+                       std::function<void(const ColdPresence&)> done) {
+  const auto asked = Begin(std::move(asker), {subject}, {std::move(here)}, std::move(done));
+  for (size_t i = 0; i < asked->known[0].size(); ++i) {
+    const bool asks = subject.rule.rule != HitRule::kAll && asked->known[0][i] == 0;
+    if (asks) asked->blocks.push_back({0, i, UINT64_MAX});
+  }
+  Ask(asked, PrefixQuestions(asked->Groups()), [asked] { AskOn(asked); });
 }
 
 }  // namespace kvtier

@@ -28,11 +28,20 @@ struct ColdQuestion {
 // Pure.
 [[nodiscard]] std::vector<ColdQuestion> PrefixQuestions(std::span<const GroupPresence> groups);
 
-// Boundaries are asked about until there are so many blocks: some stores need a request for each.
-inline constexpr size_t kMostBoundaryBlocks = 256;
-// One for each group of windows or states, once full attention is known: about those blocks that
-// the longest prefixes within that need, beyond the longest restorable one. Pure.
-[[nodiscard]] std::vector<ColdQuestion> BoundaryQuestions(std::span<const GroupPresence> groups);
+// A block of a window or a state that no tier here has.
+struct ColdBlock {
+  size_t group = 0;  // position among the groups
+  size_t position = 0;
+  uint64_t boundary_tokens = 0;  // the longest that needs it
+};
+
+// The blocks that prefixes need which end beyond the longest restorable one, but within full
+// attention, which is known: those of the longest first. Pure.
+[[nodiscard]] std::vector<ColdBlock> BoundaryBlocks(std::span<const GroupPresence> groups);
+
+// Windows and states are asked about in parts of so many blocks, one after the other: some stores
+// need a request for each, and one that is slow is to answer some in time.
+inline constexpr size_t kMostAskedAtOnce = 256;
 
 // A group's pool and blocks, from block 0 on.
 struct ColdSubject {
@@ -44,14 +53,19 @@ struct ColdSubject {
 // By group: of each of its blocks, whether the store has it.
 using ColdPresence = std::vector<std::vector<uint8_t>>;
 
-// Asks the store about blocks of one pool, as Cache::AskColdStore does.
+// Asks the store about blocks of one pool, as Cache::AskColdStore does. Once it has told nothing it
+// is asked no more.
 using ColdAsker = std::function<void(PoolId pool, const std::vector<BlockHash>& hashes, ColdAsk ask,
                                      std::function<void(std::vector<bool>)> done)>;
 
-// Asks about full attention, then about the rest, and calls `done` once all is answered: from a
-// later event, or within the call. `here`: of each group's blocks, nonzero where some tier has it.
-// The subjects' hashes stay as they are while `done` is held. REQUIRES: there is a store.
+// Asks about full attention, then about boundaries until one is whole, and calls `done` once: from
+// a later event, or within the call. `here`: of each group's blocks, nonzero where some tier has
+// it. The subjects' hashes stay as they are while `done` is held. REQUIRES: there is a store.
 void AskColdStore(ColdAsker asker, std::vector<ColdSubject> subjects, ColdPresence here,
                   std::function<void(const ColdPresence&)> done);
+// Likewise about one group's blocks, whatever sequences they are of: each absent one of windows or
+// states in its order, and the prefix of full attention.
+void LookUpInColdStore(ColdAsker asker, const ColdSubject& subject, std::vector<uint8_t> here,
+                       std::function<void(const ColdPresence&)> done);
 
 }  // namespace kvtier

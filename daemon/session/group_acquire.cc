@@ -19,20 +19,13 @@ uint32_t MissedBlocks(const GroupAcquire::Part& part, const BlockRange& needed) 
 
 }  // namespace
 
-ColdAsker AskerOf(Cache* cache) {
-  return [cache](PoolId pool, const std::vector<BlockHash>& hashes, ColdAsk ask,
-                 std::function<void(std::vector<bool>)> done) {
-    cache->AskColdStore(pool, hashes, ask, std::move(done));
-  };
-}
-
 // The first try may hope for everything that was asked for.
-void GroupAcquire::Start() {
+void GroupAcquire::Start(ColdAsker asker) {
   constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
   if (!cache_.HasColdStore()) return Try(FindPrefix(kAll));
   std::vector<ColdSubject> subjects;
   for (const Part& part : parts_) subjects.push_back({part.request.pool, part.rule, part.hashes});
-  AskColdStore(AskerOf(&cache_), std::move(subjects), LookUp(kAll),
+  AskColdStore(std::move(asker), std::move(subjects), LookUp(kAll),
                gate_.WhileOpen([self = shared_from_this()](const ColdPresence& present) {
                  self->cold_ = present;
                  self->Try(self->FindPrefix(kAll));

@@ -3,7 +3,7 @@
 // each group the blocks that this prefix needs; or none of them.
 //
 // A prefix that ends early on this host may go on in the store that hosts share, which is asked
-// only once.
+// before the first try only.
 //
 // The groups' blocks are acquired from the cache in one event, one acquire each. If one of them
 // turns out to lack a block (it was dropped while the acquire waited for free blocks, or its pool
@@ -32,9 +32,6 @@ namespace kvtier {
 // keeps a request from going round for ever while other clients evict the blocks that it asks for;
 // a request without hits is always a correct answer.
 inline constexpr int kMaxGroupAcquireTries = 3;
-
-// Asks the store of the cache, which is borrowed.
-[[nodiscard]] ColdAsker AskerOf(Cache* cache);
 
 // Event loop only. The object is owned by the callbacks that it waits for, and so lives exactly as
 // long as an answer of the cache is outstanding. When the session's gate has closed, those
@@ -75,7 +72,7 @@ class GroupAcquire : public std::enable_shared_from_this<GroupAcquire> {
   // Asks the store, if there is one and this host does not have all, and begins the first try.
   // REQUIRES: called once, on an object that a shared_ptr owns. `on_done` may be called within this
   // call. Its errors are those of Cache::Acquire; on success all pools are attached.
-  void Start();
+  void Start(ColdAsker asker);
 
  private:
   // The session has left the pool of a part, and may have attached it anew.

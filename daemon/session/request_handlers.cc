@@ -45,7 +45,7 @@ RequestHandlers::RequestHandlers(const SessionEnvironment& env, const SessionCli
                      .former_clients = env.former_clients,
                      .closer = &env.network->closer}),
       blocks_(client, &pools_, &replies_, env.cache, &env.config->server),
-      acquires_(client, &pools_, &replies_, env.cache, &env.config->server, env.loop, counters),
+      acquires_(client, &pools_, &replies_, env.cache, env.config, env.loop, counters),
       regions_(client, &pools_, &replies_, env.cache, env.models, env.network, env.kept_memories,
                counters),
       attention_(client, &pools_, &replies_, env.cache, env.attention, env.devices),

@@ -63,12 +63,13 @@ void ColdLookup::Ask(NamespaceId namespace_id, const std::vector<BlockHash>& has
   if (names.empty()) return done(std::move(present));
   if (!state_.env.cold->Available()) {
     state_.stats.cold.CountLookup(ColdAnswer::kSkipped);
-    return done(std::move(present));
+    return done({});
   }
   Exists(namespace_id, std::move(names), ask,
          [present = std::move(present), asked = std::move(asked),
           done = std::move(done)](const Result<std::vector<bool>>& answer) mutable {
-           for (size_t i = 0; answer && i < std::min(answer->size(), asked.size()); ++i) {
+           if (!answer) return done({});
+           for (size_t i = 0; i < std::min(answer->size(), asked.size()); ++i) {
              present[asked[i]] = (*answer)[i];
            }
            done(std::move(present));

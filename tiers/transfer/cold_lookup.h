@@ -34,8 +34,8 @@ class ColdLookup {
   // REQUIRES: its session is open and its pool is known.
   void Acquire(AcquireRequest request, Done done);
   // Asks which of these blocks the store has, a prefix's from its first on or each for itself.
-  // `done` gets a value for each: from a later event, or within the call if the store is away. A
-  // block that was erased here, or that the store does not tell of in time, counts as absent.
+  // `done` gets a value for each, false of blocks that were erased here, or none at all if the
+  // store is away, fails or is late: from a later event, or within the call.
   void Ask(NamespaceId namespace_id, const std::vector<BlockHash>& hashes, ColdAsk ask,
            std::function<void(std::vector<bool>)> done);
   // Answers those of the session that wait, or only those for `pool`. Errors: as Acquirer::Cancel.

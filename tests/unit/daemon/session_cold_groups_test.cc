@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "daemon/session/cold_questions.h"
 #include "tests/fakes/fake_cold_store.h"
 #include "tests/unit/daemon/grouped_engine.h"
@@ -37,9 +40,10 @@ class SessionColdGroups : public testing::Test {
     daemon_.reset();
     StartHost();
   }
-  void StartHost() {
+  void StartHost(int64_t lookup_deadline_ms = 60'000) {
     daemon_ = std::make_unique<ServerUnderTest>(
-        [](Config* config) {
+        [&](Config* config) {
+          config->cache.cold_lookup_deadline_ms = lookup_deadline_ms;
           config->cache.cold_after_ms = 0;
           config->cache.cold_min_uses = 0;
         },
@@ -94,12 +98,37 @@ TEST_F(SessionColdGroups, ALongPromptOfWhichTheStoreHasNothingCostsAQuestionForI
   });
 }
 
-TEST_F(SessionColdGroups, ALookupOfALongWindowAsksForItsEnd) {
-  StartHost();
+// Windows of several sequences stand in one list.
+TEST_F(SessionColdGroups, ALookupFindsAllThatTheStoreHasOfWindows) {
+  WriteByAnotherHost();
+  const std::string model = GroupedModel().GroupFingerprint(1).Hex();
+  daemon_->OnLoop([&] {
+    const auto written = std::ranges::find_if(store_.objects, [&](const auto& object) {
+      return object.first.find(model) != std::string::npos;
+    });
+    ASSERT_NE(written, store_.objects.end());
+    const std::string prefix = written->first.substr(0, written->first.rfind('/') + 1);
+    for (const BlockHash& hash : Hashes(1, 320)) store_.objects[prefix + hash.Hex()] = {};
+  });
   GroupedEngine engine(daemon_->socket());
-  (void)engine.LookUp(1, Hashes(1, 2000));
-  daemon_->OnLoop(
-      [this] { EXPECT_LE(daemon_->cache().stats().cold.lookup_blocks, kMostBoundaryBlocks + 1); });
+  EXPECT_THAT(engine.LookUp(1, Hashes(1, 320)), Each(wire::kInColdStore));
+}
+
+TEST_F(SessionColdGroups, ALookupAsksNoMoreOnceItsTimeIsOver) {
+  StartHost(/*lookup_deadline_ms=*/1);
+  GroupedEngine engine(daemon_->socket());
+  daemon_->OnLoop([this] { store_.holds = true; });
+  const std::vector<BlockHash> hashes = Hashes(1, 2000);
+  engine.client.Send(wire::Lookup{engine.pools[1], hashes});
+  daemon_->WaitUntil([this] { return store_.held() == 1; });
+  const int64_t asked_us = MonotonicUs();
+  daemon_->WaitUntil([&] { return MonotonicUs() - asked_us > 2000; });
+  daemon_->OnLoop([this] { store_.Answer(); });
+  EXPECT_THAT(engine.client.Expect<wire::LookupReply>().presence, Each(0));
+  daemon_->OnLoop([this] {
+    EXPECT_EQ(store_.questions, 1u);
+    EXPECT_EQ(daemon_->cache().stats().cold.lookup_blocks, kMostAskedAtOnce);
+  });
 }
 
 TEST_F(SessionColdGroups, ABoundaryThatOneGroupLacksIsNotRestored) {
