@@ -178,7 +178,7 @@ void ColdVerifier::Judge(const StepPointer& step, bool good) {
     ++step->result.bad;
     state_.incidents.ReportCold(step->expected.identity,
                                 Error{ErrorCode::kCorrupt, "checksum_mismatch", "verify"});
-    deletions_.Forget(step->key);
+    deletions_.Forget(step->key, nullptr);
   }
   Next(step);
 }
