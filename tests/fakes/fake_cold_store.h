@@ -32,8 +32,8 @@ class FakeColdStore final : public ColdStore {
   bool available = true;
   bool refuses = false;  // every call fails at once, with this error:
   Error refusal = {ErrorCode::kUnavailable, "no_connection", ""};
-  std::string refused;     // writes of names with this in them fail likewise
-  bool holds = false;      // answers wait for Answer or TimeOut
+  std::string refused;  // writes of names with this in them fail likewise
+  bool holds = false;   // answers wait for Answer or TimeOut
   bool holds_deletions = false;
   uint64_t questions = 0;  // calls of Exists
   uint64_t gets = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -19,8 +20,9 @@ constexpr int64_t kWriteTimeoutMs = 5'000;
 // being read.
 constexpr int64_t kAheadS = 2;
 constexpr uint64_t kAheadShare = 16;
-// Rows that a sample looks at.
-constexpr uint64_t kSampledRows = 64;
+// Copies in a sample, and so many that a store without any of them has lost all.
+constexpr uint64_t kSampledCopies = 64;
+constexpr uint64_t kLeastTelling = 8;
 
 }  // namespace
 
@@ -32,34 +34,58 @@ void ColdWriter::Tick() {
     was_away_ = true;
     return;
   }
-  if (std::exchange(was_away_, false)) AskForSample();
+  if (std::exchange(was_away_, false))
+    sample_ = {.part_rows = state_.blocks.directory.end() / kSampledCopies + 1};
+  GatherSample();
   ForgetSomeCopies();
   WriteLeaving();
   WriteIdle();
   BringDown();
 }
 
-// Objects of one tenant and model, as in all questions. A store that evicts has some of them.
-void ColdWriter::AskForSample() {
+// The first row of each part, then the second: copies from all over, and of few all.
+void ColdWriter::GatherSample() {
+  if (!sample_) return;
   const Directory& directory = state_.blocks.directory;
-  const uint64_t step = std::max<uint64_t>(directory.end() / kSampledRows, 1);
-  std::vector<std::string> names;
-  NamespaceId whose;
-  for (uint64_t row = 0; row < directory.end(); row += step) {
+  const uint64_t end = kSampledCopies * sample_->part_rows;
+  uint64_t& next = sample_->next;
+  for (uint64_t left = state_.options.drain_part_rows; next < end; ++next, --left) {
+    if (sample_->keys.size() == kSampledCopies) break;
+    if (left == 0) return;
+    const uint64_t row = next % kSampledCopies * sample_->part_rows + next / kSampledCopies;
+    if (row >= directory.end()) continue;
     const EntryIndex index(static_cast<uint32_t>(row));
-    if (!directory.Live(index) || !ColdCopyLasts(state_, index)) continue;
-    if (names.empty()) whose = directory[index].namespace_id;
-    if (directory[index].namespace_id != whose) continue;
-    names.push_back(
-        ColdName(state_.blocks.namespaces[whose.value].identity, directory[index].hash));
+    if (directory.Live(index) && ColdCopyLasts(state_, index))
+      sample_->keys.push_back({directory[index].namespace_id, directory[index].hash});
   }
-  if (names.empty()) return;
-  state_.env.cold->Exists(std::move(names), ColdAsk::kEach, kWriteTimeoutMs,
-                          gate_.WhileOpen([this](const Result<std::vector<bool>>& answer) {
-                            was_away_ |= !answer.has_value();
-                            if (answer && std::ranges::find(*answer, true) == answer->end())
-                              next_forgotten_row_ = 0;
-                          }));
+  const bool tells = next == end || sample_->keys.size() >= kLeastTelling;
+  AskForSample(std::exchange(sample_, std::nullopt)->keys, tells);
+}
+
+// Objects of one tenant and model in each question, as in all. A store that evicts has some.
+void ColdWriter::AskForSample(const std::vector<BlockKey>& keys, bool tells) {
+  std::map<NamespaceId, std::vector<std::string>> names;
+  for (const BlockKey& key : keys) {
+    names[key.namespace_id].push_back(
+        ColdName(state_.blocks.namespaces[key.namespace_id.value].identity, key.hash));
+  }
+  struct Answers {
+    size_t left;
+    bool failed = false;
+    bool has_some = false;
+  };
+  const auto all = std::make_shared<Answers>(names.size());
+  const auto on_answer = [this, all, tells](const Result<std::vector<bool>>& answer) {
+    all->failed |= !answer;
+    all->has_some |= answer && std::ranges::find(*answer, true) != answer->end();
+    if (--all->left > 0 || all->has_some) return;
+    was_away_ |= all->failed;
+    if (!all->failed && tells) next_forgotten_row_ = 0;
+  };
+  for (auto& [whose, list] : names) {
+    state_.env.cold->Exists(std::move(list), ColdAsk::kEach, kWriteTimeoutMs,
+                            gate_.WhileOpen(on_answer));
+  }
 }
 
 void ColdWriter::ForgetSomeCopies() {
@@ -234,7 +260,7 @@ void ColdWriter::End(Writes::iterator write, const Status& status) {
 }
 
 // The object is the block's by its key, whether this host still has the block or has it anew. Host
-// has better uses for the slot of one that a pool has, as in CacheState::EnterEvictionOrder.
+// has better uses for the slot of one that a pool has.
 void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
   ColdStats& stats = state_.stats.cold;
   const uint64_t bytes = write->object->size();
@@ -250,7 +276,7 @@ void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
     if (index == kNoEntry) return;
     if (!is_forgotten) NoteColdCopy(&state_, index, until_ms);
     const BlockEntry& entry = state_[index];
-    if (state_.blocks.ReadyPool(entry) != nullptr && !state_.pressure.to_host_is_busy)
+    if (state_.blocks.ReadyPool(entry) != nullptr)
       state_.orders.GiveUpFirst(state_.blocks.TenantOf(entry), index, entry);
     return;
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -60,6 +61,11 @@ class ColdWriter {
     SlotVerdict verdict = SlotVerdict::kGood;
     std::shared_ptr<ColdObject> object;
   };
+  struct Sample {
+    uint64_t part_rows;  // of the directory's parts, as many as the sample has copies at most
+    uint64_t next = 0;
+    std::vector<BlockKey> keys;
+  };
   using Writes = std::list<Write>;
   using Choice = ColdChoice::Choice;
 
@@ -77,8 +83,9 @@ class ColdWriter {
   void End(Writes::iterator write, const Status& status);
   void OnPut(Writes::iterator write, const Status& status);
   // A store that was away may have been restarted empty: asks for some of the objects and, if it
-  // has none of these, counts on none of the others.
-  void AskForSample();
+  // has none of these and they tell enough, counts on none of the others.
+  void GatherSample();
+  void AskForSample(const std::vector<BlockKey>& keys, bool tells);
   void ForgetSomeCopies();
 
   CacheState& state_;
@@ -87,7 +94,8 @@ class ColdWriter {
   ColdChoice& choice_;
   Writes writes_;
   uint64_t disk_reads_ = 0;
-  bool was_away_ = false;  // the store, and no sample has been asked for since
+  bool was_away_ = false;         // the store, and no sample has been asked for since
+  std::optional<Sample> sample_;  // that is being gathered
   // The next row whose copy the store has lost, with all others; beyond all: it has lost none.
   uint64_t next_forgotten_row_ = UINT64_MAX;
   ColdDeletions deletions_;
