@@ -17,11 +17,12 @@ manner of Gemma 3; `--small`: a tiny one for CPUs).
     pair     two vLLM on one GPU, each with half of the KV cache, and one kvtierd
 
 Measured of each prompt, where the configuration has it: `cold` (computed), `vram` (vLLM's own
-prefix cache), `host` (after vLLM has forgotten it), `tier` (after its host memory has, too),
-`restart` (first request of a new vLLM, the one before was killed), `disk` (a new kvtierd, the one
-before was killed), `other` (asked of the second vLLM of a pair when the first has computed it); and
-many requests at once with nothing cached, as the daemon runs and as it is killed in their midst.
-With --only-hits nothing but `cold`, `vram`, `host` and `tier`. With --traces and --only-converse
+prefix cache), `host` (after vLLM has forgotten it), `disk` (with --disk-hits: after others have
+taken its place in host memory), `restart` (first request of a new vLLM, the one before was killed),
+`daemon killed` (and a new one has started; `alone`: asked while there was none), `other` (asked of
+the second vLLM of a pair when the first has computed it); and many requests at once with nothing
+cached, as the daemon runs and as it is killed in their midst. With --only-hits no new vLLM and no
+new daemon. With --traces and --only-converse
 instead: `conversation`, sessions of agents as conversation.py makes them; with --levels as many of
 them at once as each level says, until the time to first token of one in ten exceeds --objective-ms;
 with what engine and daemon used of processors and drives (usage.py). `requests.jsonl` then has a line
@@ -54,8 +55,12 @@ LOADS = 4
 KILL_AFTER_S = 1.5
 # Tokens just computed are still being stored.
 STORE_S = 1.0
-# vLLM hands blocks to the tier below its host memory as it steps.
-STEPS_TO_TIER, STEP_TO_TIER_S = 20, 0.15
+# An engine hands blocks to the tier below its host memory as it steps.
+STEP_TO_DISK_S, LONGEST_WRITING_S = 0.5, 60.0
+AFTER_START_S = 3.0
+# Host memory outlives the daemon, as it does by default, but not for long after the last run.
+KEEP_FOR_S = 30
+WITH_DISK = ("fs", "lmcache_mp", "pegaflow", "kvtier")
 WITH_DAEMON = ("kvtier", "kept", "pair")
 # The daemon's figures that are shown beside sessions of agents.
 _SHOWN_STATS = ("drops.", "disk_", "host_prefetched_", "tiers.", "misses.")
@@ -103,38 +108,83 @@ class Run:
             engine.call("ask", length=length - 7, trial=trial)
         engine.call("load", trial=trial, requests=4, length=200, tokens=8)
 
+    def ask(self, engine: EngineProcess, kind: str, length: int, trial: int) -> None:
+        """A prompt of which vLLM has computed the tokens before."""
+        row = engine.call("ask", length=length, trial=trial)
+        vram = self._results.vram_hit(self.name, length, trial)
+        # Tokens computed anew in other batches may differ in their last bits.
+        is_whole = vram is not None and row["cached_tokens"] >= vram["cached_tokens"]
+        same = row["digest"] == vram["digest"] if vram and is_whole else None
+        self.add(kind, {"length": length, "trial": trial, **row, "same_as_vram": same})
+
     def ask_all(self, engine: EngineProcess, kind: str) -> None:
-        for length in self.settings.lengths:
+        """All prompts whose blocks host memory holds together."""
+        for length in self.settings.kept_lengths:
             for trial in range(self.settings.trials):
-                row = engine.call("ask", length=length, trial=trial)
-                vram = self._results.vram_hit(self.name, length, trial)
-                # Tokens computed anew in other batches may differ in their last bits.
-                is_whole = vram is not None and row["cached_tokens"] >= vram["cached_tokens"]
-                same = row["digest"] == vram["digest"] if vram and is_whole else None
-                self.add(kind, {"length": length, "trial": trial, **row, "same_as_vram": same})
+                self.ask(engine, kind, length, trial)
+
+    def compute_one(self, engine: EngineProcess, length: int, trial: int) -> None:
+        """The prompt cold, and at once again."""
+        for kind in ("cold", "vram"):
+            row = engine.call("ask", length=length, trial=trial)
+            self.add(kind, {"length": length, "trial": trial, **row, "same_as_vram": None})
 
     def compute(self, engine: EngineProcess) -> None:
-        """Each prompt cold, and at once again."""
         for length in self.settings.lengths:
             for trial in range(self.settings.trials):
-                for kind in ("cold", "vram"):
-                    row = engine.call("ask", length=length, trial=trial)
-                    self.add(kind, {"length": length, "trial": trial, **row, "same_as_vram": None})
+                self.compute_one(engine, length, trial)
 
     def hits(self, engine: EngineProcess) -> None:
-        self.compute(engine)
-        time.sleep(STORE_S)
-        for _ in range(2):
-            engine.call("forget")
-            self.ask_all(engine, "host")
+        """The longest prompts first, for host memory may hold one of them alone; the others' blocks
+        are there in the end."""
+        for length in sorted(self.settings.lengths, reverse=True):
+            for trial in range(self.settings.trials):
+                self.compute_one(engine, length, trial)
+                time.sleep(STORE_S)
+                for _ in range(2):
+                    engine.call("forget")
+                    self.ask(engine, "host", length, trial)
 
-    def hits_below(self, engine: EngineProcess) -> None:
-        """After vLLM's host memory has forgotten, too."""
-        for step in range(STEPS_TO_TIER):
+    def hits_on_disk(self, engine: EngineProcess) -> None:
+        """After as many other blocks as host memory holds, and without the kernel's page cache."""
+        longest = max(self.settings.lengths)
+        others = self.settings.host_bytes // self.settings.prompt_bytes(longest) + 1
+        for trial in range(others):
+            engine.call("ask", length=longest, trial=800 + trial, tokens=1)
+        self.wait_for_writes(engine)
+        if self.daemon is not None:
+            self.daemon.drain()
+        machine.drop_page_cache()
+        engine.call("forget", connector=self.name == "fs")
+        for length in self.settings.lengths:
+            for trial in range(self.settings.trials):
+                self.ask(engine, "disk", length, trial)
+
+    def wait_for_writes(self, engine: EngineProcess) -> None:
+        """Until neither the engine nor its daemon has written between two steps."""
+        deadline, written, step = time.monotonic() + LONGEST_WRITING_S, -1.0, 0
+        while time.monotonic() < deadline:
+            before, step = written, step + 1
             engine.call("ask", length=40, trial=step, tokens=1)
-            time.sleep(STEP_TO_TIER_S)
-        engine.call("forget", connector=True)
-        self.ask_all(engine, "tier")
+            time.sleep(STEP_TO_DISK_S)
+            used = self.usage(engine)
+            written = sum(used.get(f"{who}_written_bytes", 0) for who in ("engine", "daemon"))
+            if written == before:
+                return
+
+    def kill_daemon(self, engine: EngineProcess, daemon: Any) -> None:
+        """The daemon dies while its engine is idle, one request is served without it, and a new one
+        comes."""
+        daemon.kill()
+        row = engine.call("ask", length=self.settings.lengths[0], trial=700)
+        self.add("alone", {"length": self.settings.lengths[0], "trial": 0, **row, "same_as_vram": None})
+        began = time.monotonic()
+        daemon.start()
+        self.add("daemon again", {"start_s": time.monotonic() - began})
+        self.daemon_process_id = daemon.process_id
+        time.sleep(AFTER_START_S)
+        engine.call("forget")
+        self.ask_all(engine, "daemon killed")
 
     def loads(self, engine: EngineProcess) -> None:
         for trial in range(LOADS):
@@ -200,10 +250,27 @@ def run_plain(run: Run, connector: dict | None, environment: dict[str, str] | No
         run.compute(engine)
     else:
         run.hits(engine)
-    if run.name == "fs":
-        run.hits_below(engine)
-    if not run.settings.only_hits:
+    if run.settings.disk_hits and run.name in WITH_DISK:
+        run.hits_on_disk(engine)
+    if not run.settings.only_hits and run.settings.load["requests"]:
         run.loads(engine)
+
+
+def run_again(
+    run: Run, connector: dict, environment: dict[str, str] | None = None
+) -> EngineProcess | None:
+    """A new vLLM, after the one before was killed; none where only hits are measured."""
+    if run.settings.only_converse or run.settings.only_hits:
+        return None
+    run.end()
+    engine = run.start(connector, warm_up=0, environment=environment)
+    # The very first request of an engine compiles kernels, cached or not; this request is none of
+    # the prompts.
+    row = engine.call("ask", length=run.settings.lengths[0], trial=701)
+    run.add("first request, cold", {"first_ttft_ms": row["ttft_ms"]})
+    run.warm_up(engine, 901)
+    run.ask_all(engine, "restart")
+    return engine
 
 
 def run_kept(run: Run, daemon) -> None:
@@ -225,29 +292,17 @@ def run_pair(run: Run, daemon) -> None:
 def run_kvtier(run: Run, daemon) -> None:
     connector = connectors.kvtier(daemon.socket)
     run_plain(run, connector)
-    if run.settings.only_converse or run.settings.only_hits:
+    engine = run_again(run, connector)
+    if engine is None:
         return
-    run.end()
-
-    engine = run.start(connector, warm_up=0)
-    # The very first request of an engine compiles kernels, cached or not; this request is none of
-    # the prompts below.
-    row = engine.call("ask", length=run.settings.lengths[0], trial=700)
-    run.add("first request, cold", {"first_ttft_ms": row["ttft_ms"]})
-    run.warm_up(engine, 901)
-    run.ask_all(engine, "restart")
-    daemon.settle()
-    daemon.drain()
-    # The daemon dies under a load, comes back with an empty memory, and has its disk.
-    killer = threading.Timer(KILL_AFTER_S, daemon.kill)
-    killer.start()
-    row = engine.call("load", trial=LOADS, **run.settings.load)
-    killer.join()
-    run.add("load, daemon killed", row)
-    daemon.start()
-    time.sleep(3.0)
-    engine.call("forget")
-    run.ask_all(engine, "disk")
+    if run.settings.load["requests"]:
+        killer = threading.Timer(KILL_AFTER_S, daemon.kill)
+        killer.start()
+        row = engine.call("load", trial=LOADS, **run.settings.load)
+        killer.join()
+        run.add("load, daemon killed", row)
+        daemon.start()
+    run.kill_daemon(engine, daemon)
 
 
 def run_with_daemon(run: Run) -> None:
@@ -258,7 +313,7 @@ def run_with_daemon(run: Run) -> None:
     daemon = PrivateDaemon(
         str(settings.work),
         [f"pool.device={device}", "pool.bytes=256MiB", f"host.bytes={settings.host_bytes}B",
-         f"disk.bytes={settings.disk_bytes}B", "disk.free_floor_bytes=0B", *settings.daemon],
+         f"disk.bytes={settings.disk_bytes}B", "disk.free_floor_bytes=0B", f"restart.keep_for={KEEP_FOR_S}s", *settings.daemon],
     )  # fmt: skip
     try:
         daemon.start()
@@ -276,10 +331,13 @@ def run_rival(run: Run, daemon: rival_daemons.RivalDaemon, connector: dict) -> N
     try:
         run.add("daemon", {"start_s": daemon.start(), "command": " ".join(daemon.command)})
         run.daemon_process_id = daemon.process_id
-        run_plain(run, connector, {"PYTHONHASHSEED": "0"})
+        environment = {"PYTHONHASHSEED": "0"}
+        run_plain(run, connector, environment)
+        if engine := run_again(run, connector, environment):
+            run.kill_daemon(engine, daemon)
     finally:
         run.end()
-        daemon.kill()
+        daemon.end()
 
 
 def run_one(run: Run) -> None:
@@ -295,6 +353,7 @@ def run_one(run: Run) -> None:
             run_plain(run, connectors.native(settings))
         elif run.name == "fs":
             run_plain(run, connectors.file_system(settings))
+            run_again(run, connectors.file_system(settings))
         elif run.name == "pegaflow":
             run_rival(run, rival_daemons.pegaflow(settings), connectors.pegaflow())
         elif run.name == "lmcache_mp":
@@ -319,10 +378,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--disk-gib", type=float, default=40, help="kvtierd's")
     parser.add_argument("--set", action="append", default=[], help="another of its settings, KEY=VALUE")
     parser.add_argument("--kv-gib", type=float, default=40, help="vLLM's KV cache on the GPU")
-    parser.add_argument("--requests", type=int, default=32, help="at once, in the load")
+    parser.add_argument("--requests", type=int, default=32, help="at once, in the load; 0: no load")
     parser.add_argument("--request-length", type=int, default=1000)
     parser.add_argument("--output", type=int, default=128, help="tokens of each such request")
     parser.add_argument("--only-hits", action="store_true", help="no loads, no second engine")
+    parser.add_argument("--disk-hits", action="store_true", help="also hits that host memory forgot")
     parser.add_argument("--traces", help="a directory with sessions of agents")
     parser.add_argument("--sessions", type=int, default=12, help="of the traces, at once")
     parser.add_argument("--turns", type=int, default=8, help="of each session")

@@ -22,7 +22,7 @@ START_TIMEOUT_S = 90.0
 
 class RivalDaemon:
     """A server in a process group of its own, with a directory for its disk tier. Its maker calls
-    `kill`, which ends it and deletes that directory; of one thread."""
+    `end`, which ends it and deletes that directory; of one thread."""
 
     def __init__(
         self, command: list[str], url: str, log: pathlib.Path, disk: pathlib.Path
@@ -54,12 +54,17 @@ class RivalDaemon:
         raise RuntimeError(f"it does not answer: {self._log.read_text(errors='replace')[-600:]}")
 
     def kill(self) -> None:
+        """kill -9; does nothing when none is running."""
         if self._process is not None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
             self._process.wait()
+            self._process = None
+
+    def end(self) -> None:
+        self.kill()
         shutil.rmtree(self._disk, ignore_errors=True)
 
 

@@ -14,6 +14,8 @@ GIB = 1 << 30
 MIB = 1 << 20
 BFLOAT16_BYTES = 2
 GRAPH_SIZES = [1, 2, 4, 8, 16, 32, 64]
+# Host memory also holds the warm-up's blocks.
+FULL_SHARE = 0.9
 SPREAD_OF_A_SESSION_S = 0.3
 LLAMA = dict(
     architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=4096,
@@ -69,6 +71,7 @@ class Settings:
         self.seeds: list[int] = [int(one) for one in arguments.seeds.split(",")]
         self.only_converse: bool = arguments.only_converse
         self.only_hits: bool = arguments.only_hits
+        self.disk_hits: bool = arguments.disk_hits
         self.work = work
         self._model: dict[str, Any] = dict((SMALL_MODELS if self.small else MODELS)[arguments.model])
         if arguments.layers:
@@ -96,8 +99,23 @@ class Settings:
         )  # fmt: skip
         if not sessions:
             raise SystemExit("engine-bench: no trace has prompts of so few tokens")
+        return self.prompt_bytes(distinct_tokens(sessions))
+
+    def prompt_bytes(self, tokens: int) -> int:
+        """The blocks of so many tokens; more than a model with windows has."""
         heads_bytes = self._model["num_key_value_heads"] * self._model["head_dim"] * BFLOAT16_BYTES
-        return distinct_tokens(sessions) * 2 * self._model["num_hidden_layers"] * heads_bytes
+        return tokens * 2 * self._model["num_hidden_layers"] * heads_bytes
+
+    @property
+    def kept_lengths(self) -> list[int]:
+        """The prompts' lengths, from the shortest on, whose blocks fit host memory together."""
+        kept, tokens = [], 0
+        for length in sorted(self.lengths):
+            tokens += length * self.trials
+            if self.prompt_bytes(tokens) > FULL_SHARE * self.host_bytes:
+                break
+            kept.append(length)
+        return kept
 
     def model(self) -> str:
         path = self.work / "model"
