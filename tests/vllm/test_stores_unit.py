@@ -4,7 +4,7 @@
 import types
 import unittest
 
-from kvtier.vllm.stores import AWAITED_S, LATE_S, PATIENCE_S, STEP_S
+from kvtier.vllm.stores import AWAITED_S, LATE_S, MOST_BLOCKS, PATIENCE_S, STEP_S
 from test_connector_unit import BLOCK_TOKENS, SchedulerCase, request
 
 POOL_BLOCKS = 64
@@ -110,6 +110,29 @@ class StoresTest(SchedulerCase):
         self.end(second)
         self.assertEqual((self.manager.pinned(), self.side.late_blocks), (set(), 0))
         self.assertFalse(self.side.has_work())
+
+    def test_they_wait_while_stores_end_however_long_the_oldest_has_taken(self):
+        """Its chunks of a long prompt were steps of a second each, and the daemon copies in order."""
+        (earlier,) = self.run_request(10)
+        long = self.begin(20)
+        stores = self.step().stores
+        self.assertEqual(len(stores[0].blocks), POOL_BLOCKS // 4 - 10)
+        self.wait(STEP_S, steps=1)
+        self.end(earlier)
+        self.now += PATIENCE_S - STEP_S
+        self.side.finished(long)
+        stores += self.step().stores
+        self.end(stores[0])
+        stores += self.step().stores
+        self.assertEqual([one for store in stores for one in store.depths], list(range(20)))
+        self.assertEqual(self.side.late_blocks, 0)
+
+    def test_a_store_has_so_few_blocks_that_ends_come_soon(self):
+        self.manager.num_gpu_blocks = 8 * MOST_BLOCKS
+        self.side.bind(self.manager)
+        self.begin(MOST_BLOCKS + 3)
+        sizes = [len(store.blocks) for store in self.step().stores]
+        self.assertEqual(sizes, [MOST_BLOCKS, 3])
 
     def test_other_weights_end_the_wait_of_requests_that_have_ended(self):
         self.side.finished(self.begin(20))

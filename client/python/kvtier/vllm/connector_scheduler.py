@@ -29,7 +29,7 @@ from .known_request import DiskPlan, KnownRequest, reads_nothing
 from .lookups import Lookups
 from .rows import keys_of
 from .step_plan import BlockList, Run, StepPlan, Tensors, runs_of
-from .stores import LATE_S, PATIENCE_S, Stores
+from .stores import LATE_S, MOST_BLOCKS, PATIENCE_S, Stores
 from .token_ids import TokenTeller
 from .wishes import WishTeller
 
@@ -539,8 +539,9 @@ class SchedulerSide:
             self._unpin(run.blocks[stored:waits] + run.blocks[computed:])
             if run.blocks[waits:computed]:
                 kept.append(Run(run.index, run.first + waits, run.blocks[waits:computed]))
-            if stored:
-                self._store_run(known, Run(run.index, run.first, run.blocks[:stored]))
+            for first in range(0, stored, MOST_BLOCKS):
+                part = run.blocks[first : min(first + MOST_BLOCKS, stored)]
+                self._store_run(known, Run(run.index, run.first + first, part))
         known.pinned = kept
         if not kept:
             self._with_pins.pop(id(known), None)
@@ -569,7 +570,7 @@ class SchedulerSide:
             blocks, depths, hashes, parents = (list(itertools.compress(one, sound)) for one in columns)
             if not blocks:
                 return
-        store = self._store_of_step(run.index, known)
+        store = self._store_of_step(run.index, known, len(blocks))
         if self._tokens is not None:
             self._tokens.tell(run.index, group.block_tokens, request, depths, hashes)
         if known.wishes.retention is not None:
@@ -585,11 +586,13 @@ class SchedulerSide:
             # A table has vLLM's hashes, by which an adapter's tensors are not told apart.
             self.kept.computed(run.index, blocks, hashes)
 
-    def _store_of_step(self, index: int, known: KnownRequest) -> BlockList:
-        """The step's stores of a group: one transfer costs the engine less than many."""
+    def _store_of_step(self, index: int, known: KnownRequest, blocks: int) -> BlockList:
+        """The step's stores of a group, with room for so many more: one transfer costs the engine less
+        than many."""
         compare, adapter = known.is_canary, known.adapter
         for store in self._plan.stores:
-            if (store.group, store.compare, store.adapter) == (index, compare, adapter):
+            of_group = (store.group, store.compare, store.adapter) == (index, compare, adapter)
+            if of_group and len(store.blocks) + blocks <= MOST_BLOCKS:
                 return store
         number = self._stores.begin()
         store = BlockList("", index, [], [], number=number, compare=compare, adapter=adapter)

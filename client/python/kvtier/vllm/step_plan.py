@@ -45,7 +45,7 @@ class BlockList:
 class StepPlan:
     """Tells each worker about one step. epoch: how often the weights had become others when it was
     made. loads: by request, which is to be reported when all of its lists are loaded, at once if
-    there are none. stores: at most two lists for each cache group and adapter. kept: of its table of blocks
+    there are none. stores: for each cache group and adapter. kept: of its table of blocks
     that outlive the engine. questions: as LoadedAdapters.ask."""
 
     epoch: int = 0

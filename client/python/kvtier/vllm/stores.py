@@ -18,8 +18,9 @@ from typing import Any
 #: instead of waiting for the blocks of stores.
 PATIENCE_S = 0.2
 
-#: While a store has been under way for so long, no other is begun. A step counts for `STEP_S` at most,
-#: since the engine hears of ends with its steps, some of which take seconds.
+#: While the oldest store has been under way for so long, and none has ended meanwhile, no other is begun.
+#: A step counts for `STEP_S` at most, since the engine hears of ends with its steps, some of which take
+#: seconds.
 LATE_S, STEP_S = 1.0, 0.1
 
 #: An engine that has nothing else to do, as one that is to pause, steps for so long without the end
@@ -31,6 +32,9 @@ _ASKED_S = 1.0
 
 # One of so many blocks may be in stores.
 _SHARE = 4
+
+#: A store has no more blocks, so that ends come soon where the daemon gets on.
+MOST_BLOCKS = 512
 
 
 @dataclass
@@ -56,7 +60,7 @@ class Stores:
         self._stores: dict[int, _Store] = {}
         self._last = 0
         self._stepped_s = self._asked_s = self._moved_s = clock()
-        self._steps_s = 0.0
+        self._ended_s, self._ended_steps_s, self._steps_s = clock(), 0.0, 0.0
 
     def bind(self, engine_blocks: int) -> None:
         """vLLM has so many blocks."""
@@ -85,7 +89,8 @@ class Stores:
         """Ends a store. Returns its blocks, which may be unpinned, the last first."""
         blocks = self._stores.pop(number).blocks
         self._blocks -= len(blocks)
-        self._moved_s = self._clock()
+        self._moved_s = self._ended_s = self._clock()
+        self._ended_steps_s = self._steps_s
         return blocks[::-1]
 
     def end(self, workers: Mapping[int, int]) -> dict[int, list[Any]]:
@@ -100,11 +105,15 @@ class Stores:
 
     def are_late(self, after_s: float = LATE_S) -> bool:
         """Whether the daemon seems to hang, as steps of so long have not brought the end of a store."""
-        return any(self._steps_s - one.began_steps >= after_s for one in self._oldest())
+        return any(
+            self._steps_s - max(one.began_steps, self._ended_steps_s) >= after_s
+            for one in self._oldest()
+        )
 
     def end_soon(self) -> bool:
         """Whether blocks are pinned that will be free in a moment."""
-        return any(self._clock() - one.began < PATIENCE_S for one in self._oldest())
+        now = self._clock()
+        return any(now - max(one.began, self._ended_s) < PATIENCE_S for one in self._oldest())
 
     def are_awaited(self) -> bool:
         """Asked by an engine that has nothing else to do: whether it must go on stepping for their ends.
