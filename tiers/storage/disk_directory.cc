@@ -273,9 +273,10 @@ std::vector<NamespaceIdentity> DistrustMark::Read(const fs::path& directory) {
     std::istringstream fields(line);
     NamespaceIdentity identity;
     std::string model;
-    fields >> model >> identity.block_bytes >> identity.tenant;
+    fields >> model >> identity.block_bytes;
+    if (fields.get() != ' ' || !std::getline(fields, identity.tenant)) continue;
     const auto fingerprint = ModelFingerprint::FromHex(model);
-    if (!fields || !fingerprint) continue;
+    if (!fingerprint || identity.tenant.size() > kMaxTenantBytes) continue;
     identity.model = *fingerprint;
     distrusted.push_back(std::move(identity));
   }

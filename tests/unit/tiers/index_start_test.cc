@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -103,13 +104,16 @@ TEST_F(IndexStartTest, AnIndexOfOtherFilesIsRebuiltFromTheHeaders) {
 
 TEST_F(IndexStartTest, DistrustOutlivesTheIndexAndOneOfTheDrivesUntilItIsForgiven) {
   const std::vector<DiskBlock> blocks = Fill(3);
-  const NamespaceIdentity theirs{.tenant = "b", .model = ModelFingerprint{{9}}, .block_bytes = 64};
+  const NamespaceIdentity theirs{
+      .tenant = "a tenant", .model = ModelFingerprint{{9}}, .block_bytes = 64};
   {
     const StartedIndex started = Start();
     Apply(started, {.namespaces = {{NamespaceId(7), theirs}}, .distrusted = {NamespaceId(7)}});
   }
   std::filesystem::remove_all(directories_[0] / "index");
   std::filesystem::remove(directories_[0] / "distrusted");
+  std::ofstream(directories_[1] / "distrusted", std::ios::app)
+      << ModelFingerprint{{8}}.Hex() << " 64 " << std::string(kMaxTenantBytes + 1, 't') << "\n";
   {
     const StartedIndex started = Start();
     ASSERT_TRUE(started.rebuilt);
