@@ -33,8 +33,8 @@ class Erasures {
     size_t most = 64;        // so many go in one call with it
     std::vector<std::shared_ptr<ObjectEviction>> evictions = {};
   };
-  // Blocks evicted by hand whose objects the cold store is yet to delete: meanwhile this host
-  // neither writes them there nor takes them from there.
+  // Blocks evicted by hand, or whose objects were no good, while the cold store is yet to delete
+  // these: meanwhile this host neither writes them there nor takes them from there.
   std::map<BlockKey, Object> objects;
 
   // Whether a block of the tenant that was created then, on the age clock, is to be erased.

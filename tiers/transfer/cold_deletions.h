@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The objects of blocks evicted by hand, which the cold store is to delete.
+// The objects that the cold store is to delete: of blocks evicted by hand, and those that are no
+// good.
 #pragma once
 
 #include <cstdint>

@@ -21,12 +21,12 @@ constexpr size_t kMostInWait = 4096;
 }  // namespace
 
 Loader::Loader(CacheState* state, HostSlots* host, OffloadQueue* to_host, DiskSlots* disk,
-               LoadTable* loads)
+               LoadTable* loads, ColdDeletions* deletions)
     : state_(*state),
       host_(*host),
       to_host_(*to_host),
       loads_(*loads),
-      reader_(state, host, disk, this),
+      reader_(state, host, disk, deletions, this),
       copies_(state, CopyLane::kHostToPool),
       layers_(state, &copies_, this),
       neighbours_(state, this),

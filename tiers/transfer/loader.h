@@ -37,8 +37,9 @@ namespace kvtier {
 // Event loop only.
 class Loader final : public BlockListener {
  public:
+  // `deletions` is null without a cold store.
   Loader(CacheState* state, HostSlots* host, OffloadQueue* to_host, DiskSlots* disk,
-         LoadTable* loads);
+         LoadTable* loads, ColdDeletions* deletions);
 
   // Brings the block into its block of the pool. REQUIRES: it is in host, on disk, or in another
   // pool, and has just been given a block of this one that awaits it (its `loading` is set here).

@@ -69,8 +69,7 @@ MissReason ColdFetch::Accept(EntryIndex index, const ColdVerdict& verdict, uint6
     state_.stats.cold.CountFailedRead(miss);
     // Else the next host that computes the block would find its name taken.
     if (IsDamage(miss) || miss == MissReason::kExpired) {
-      state_.env.cold->Delete({ColdName(state_.blocks.NamespaceOf(entry).identity, entry.hash)},
-                              state_.options.cold_read_deadline_ms, [](const Status&) {});
+      deletions_->Forget({entry.namespace_id, entry.hash}, nullptr);
     }
     return miss;
   }

@@ -20,6 +20,7 @@
 #include "tiers/state/cache_state.h"
 #include "tiers/state/in_flight.h"
 #include "tiers/storage/slot_header.h"
+#include "tiers/transfer/cold_deletions.h"
 
 namespace kvtier {
 
@@ -27,7 +28,8 @@ namespace kvtier {
 // only if there is a cold store.
 class ColdFetch {
  public:
-  explicit ColdFetch(CacheState* state) : state_(*state) {}
+  // Both are borrowed.
+  ColdFetch(CacheState* state, ColdDeletions* deletions) : state_(*state), deletions_(deletions) {}
 
   // Asks the store for the block's object, checks it on the executor and copies it into `slot` if
   // it is the block's. `done` is called once, from a later event; until then `expected` and `slot`
@@ -43,6 +45,7 @@ class ColdFetch {
   void LearnPlace(EntryIndex entry, uint32_t depth, const BlockHash& parent);
 
   CacheState& state_;
+  ColdDeletions* const deletions_;
   Gate gate_;
 };
 
@@ -53,9 +56,15 @@ class Reader {
   enum class For : uint8_t { kPool, kHost };
 
   // `listener` hears of each read when host has the bytes, or has given the slot back (kRead).
-  // Reads for host alone are told to all, too (kReadAhead).
-  Reader(CacheState* state, HostSlots* host, DiskSlots* disk, BlockListener* listener)
-      : state_(*state), host_(*host), disk_(*disk), listener_(*listener), fetch_(state) {}
+  // Reads for host alone are told to all, too (kReadAhead). `deletions` is null without a cold
+  // store.
+  Reader(CacheState* state, HostSlots* host, DiskSlots* disk, ColdDeletions* deletions,
+         BlockListener* listener)
+      : state_(*state),
+        host_(*host),
+        disk_(*disk),
+        listener_(*listener),
+        fetch_(state, deletions) {}
 
   // REQUIRES: the block is on disk, or offered by the cold store; it has a slot in host that is not
   // ready, and is not being read.

@@ -63,6 +63,26 @@ TEST_F(CacheColdTest, ADamagedObjectIsDeletedBeforeItsBlockIsWrittenAgain) {
   EXPECT_EQ(store_.objects.at(Name(hashes_[1])).bytes, whole);
 }
 
+TEST_F(CacheColdTest, AnObjectThatALoadFoundDamagedIsDeletedBeforeItsBlockIsWrittenAgain) {
+  WriteByAnotherHost(hashes_);
+  store_.objects.at(Name(hashes_[3])).bytes.back() ^= std::byte{1};
+  store_.holds_deletions = true;
+  const AcquireReply reply = Acquire(kAlice, hashes_);
+  ASSERT_EQ(LastProgress(reply.load).miss, MissReason::kChecksumMismatch);
+  Release(kAlice, HandlesOf(reply));
+  Put(hashes_);
+  Use(hashes_);
+  EvictFromPool();
+  AdvanceAndTick(kAfterMs);
+  store_.holds_deletions = false;
+  store_.Answer();
+  Settle();
+  AdvanceAndTick(1000);
+  EXPECT_TRUE(store_.objects.contains(Name(hashes_[3])));
+  StartAnotherHost();
+  EXPECT_EQ(LastProgress(Acquire(kAlice, hashes_).load).ready, 4u);
+}
+
 TEST_F(CacheColdTest, AVerificationHasWhatTheStoreForgotWrittenAgain) {
   WriteByThisHost();
   store_.objects.clear();
