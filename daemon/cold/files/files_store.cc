@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/cold/files/files_store.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <ctime>
@@ -10,6 +11,7 @@
 
 #include "daemon/cold/files/file_question.h"
 #include "daemon/cold/files/file_sweep.h"
+#include "daemon/cold/unsure_puts.h"
 
 namespace kvtier {
 namespace {
@@ -146,14 +148,26 @@ void FilesStore::Get(uint64_t number, std::string name, void* into, uint64_t byt
 void FilesStore::Put(uint64_t number, std::string name, const void* data, size_t bytes,
                      int64_t ttl_s, int64_t timeout_ms) {
   const std::span<const std::byte> memory(static_cast<const std::byte*>(data), bytes);
-  Start(&writes_, number, timeout_ms, [objects = objects_, name = std::move(name), memory, ttl_s] {
-    return objects->Put(name, memory, ttl_s);
-  });
+  std::erase_if(puts_, [](const auto& put) { return put.second.expired(); });
+  std::weak_ptr<const void>& put = puts_[name];
+  std::shared_ptr<const void> under_way = put.lock();
+  if (!under_way) put = under_way = std::make_shared<bool>();
+  Start(&writes_, number, timeout_ms,
+        [objects = objects_, name = std::move(name), memory, ttl_s,
+         under_way = std::move(under_way)] { return objects->Put(name, memory, ttl_s); });
 }
 
+// A put that was given up may end after this, and would undo it.
 void FilesStore::Remove(uint64_t number, std::vector<std::string> names, int64_t timeout_ms) {
-  Start(&writes_, number, timeout_ms,
-        [objects = objects_, names = std::move(names)] { return objects->Remove(names); });
+  const bool may_come = std::ranges::any_of(names, [this](const std::string& name) {
+    const auto put = puts_.find(name);
+    return put != puts_.end() && !put->second.expired();
+  });
+  Start(&writes_, number, timeout_ms, [objects = objects_, names = std::move(names), may_come] {
+    FileOutcome outcome = objects->Remove(names);
+    if (!may_come || outcome.status != KVT_COLD_OK) return outcome;
+    return FileOutcome{.status = KVT_COLD_BUSY, .text = std::string(UnsurePuts::kWhy)};
+  });
 }
 
 // A write that was given up may end at any time, and would put back what an erasure removes.

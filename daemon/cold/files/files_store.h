@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,6 +58,7 @@ class FilesStore {
   QuestionClock clock_;                           // of questions for prefixes
   Lane reads_;
   Lane writes_;
+  std::map<std::string, std::weak_ptr<const void>> puts_;  // under way, by name; others have ended
   CallThreads sweeps_;
 };
 

@@ -524,11 +524,9 @@ TEST_F(FilesStoreTest, AFileSystemThatHangsHoldsNeitherAnotherHostNorTheStop) {
   EXPECT_NE(get.wait_for(std::chrono::seconds(0)), std::future_status::ready);
 }
 
-// It might come back after the erasure.
-TEST_F(FilesStoreTest, AnErasureFailsWhileAWriteThatWasGivenUpHangs) {
-  const auto files = std::make_shared<FailingFiles>();
-  const std::string bytes = "bytes";
-  Host host(root(), files);
+// Begins a write that hangs, and lets its time pass.
+void HangPut(Host* host, FailingFiles* files) {
+  static const std::string bytes = "bytes";
   files->hanging_opens = true;
   std::vector<std::future<Told>> puts;
   std::chrono::steady_clock::time_point deadline;
@@ -536,15 +534,37 @@ TEST_F(FilesStoreTest, AnErasureFailsWhileAWriteThatWasGivenUpHangs) {
   for (; files->hanging < 1; std::this_thread::yield()) {
     if (!puts.empty() && std::chrono::steady_clock::now() < deadline) continue;
     deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
-    puts.push_back(host.Begin([&](uint64_t call) {
-      host.store().Put(call, kName, bytes.data(), bytes.size(), kDayS, 99);
+    puts.push_back(host->Begin([&](uint64_t call) {
+      host->store().Put(call, kName, bytes.data(), bytes.size(), kDayS, 99);
     }));
   }
   while (std::chrono::steady_clock::now() <= deadline) std::this_thread::yield();
+  files->hanging_opens = false;
+}
+
+// It might come back after the erasure.
+TEST_F(FilesStoreTest, AnErasureFailsWhileAWriteThatWasGivenUpHangs) {
+  const auto files = std::make_shared<FailingFiles>();
+  Host host(root(), files);
+  HangPut(&host, files.get());
   EXPECT_EQ(host.RemoveAll("kvtier/1/alice/").text, "a write that was given up has not ended");
   files->release.set_value();
   while (CountFiles() == 0) std::this_thread::yield();
   while (host.RemoveAll("kvtier/1/alice/").status != KVT_COLD_OK) std::this_thread::yield();
+  EXPECT_EQ(CountFiles(), 0u);
+}
+
+TEST_F(FilesStoreTest, ADeletionIsNotDoneWhileAWriteOfTheObjectThatWasGivenUpHangs) {
+  const auto files = std::make_shared<FailingFiles>();
+  Host host(root(), files);
+  HangPut(&host, files.get());
+  EXPECT_EQ(Host(root()).Put(kName, "others").status, KVT_COLD_OK);
+  EXPECT_EQ(host.Remove({kName}).status, KVT_COLD_BUSY);
+  EXPECT_EQ(CountFiles(), 0u) << "what is there goes nevertheless";
+  EXPECT_EQ(host.Remove({kName + "0"}).status, KVT_COLD_OK);
+  files->release.set_value();
+  while (CountFiles() == 0) std::this_thread::yield();
+  while (host.Remove({kName}).status != KVT_COLD_OK) std::this_thread::yield();
   EXPECT_EQ(CountFiles(), 0u);
 }
 
