@@ -71,6 +71,8 @@ class ColdStore {
   [[nodiscard]] virtual bool Available() = 0;
   // Likewise of puts. A store that takes none may still be read, and deletes.
   [[nodiscard]] virtual bool TakesWrites() { return Available(); }
+  // Calls that found no store, or lost it: the one that answers afterwards may be another.
+  [[nodiscard]] virtual uint64_t lost_calls() const { return 0; }
   // Which of the objects are there, all of one tenant and model. The answer has one value for each
   // name. A store need not be asked for all of a prefix: an object between two that are there may
   // be told as there, and what follows the first that is absent as absent.

@@ -34,6 +34,7 @@ class EncryptedStore final : public ColdStore {
 
   [[nodiscard]] bool Available() override { return store_.Available(); }
   [[nodiscard]] bool TakesWrites() override { return store_.TakesWrites(); }
+  [[nodiscard]] uint64_t lost_calls() const override { return store_.lost_calls(); }
   void Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
               ExistsDone done) override;
   void Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) override;

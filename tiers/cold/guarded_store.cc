@@ -58,7 +58,10 @@ std::function<void(Answer)> GuardedStore::Watch(CircuitBreaker* breaker,
   return gate_.WhileOpen([this, breaker, done = std::move(done)](Answer answer) {
     const std::optional<bool> answers = Answers(answer);
     if (answers) breaker->RequestEnded(*answers);
-    if (answers == false) TellIfChanged(tl::unexpected(answer.error()));
+    if (answers == false) {
+      lost_calls_ += answer.error().code == ErrorCode::kUnavailable ? 1 : 0;
+      TellIfChanged(tl::unexpected(answer.error()));
+    }
     done(std::move(answer));
   });
 }

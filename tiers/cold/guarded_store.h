@@ -34,6 +34,7 @@ class GuardedStore final : public ColdStore {
   // Sends a probe when it is time for one.
   [[nodiscard]] bool Available() override;
   [[nodiscard]] bool TakesWrites() override;
+  [[nodiscard]] uint64_t lost_calls() const override { return lost_calls_; }
   void Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
               ExistsDone done) override;
   void Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) override;
@@ -58,6 +59,7 @@ class GuardedStore final : public ColdStore {
   CircuitBreaker writes_;   // of puts
   const OnChange on_change_;
   bool away_told_ = false;
+  uint64_t lost_calls_ = 0;
   Gate gate_;
 };
 

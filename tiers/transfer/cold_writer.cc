@@ -23,6 +23,8 @@ constexpr uint64_t kAheadShare = 16;
 // Copies in a sample, and so many that a store without any of them has lost all.
 constexpr uint64_t kSampledCopies = 64;
 constexpr uint64_t kLeastTelling = 8;
+// A store that fails now and then is not to be asked with each tick.
+constexpr int64_t kSamplePauseMs = 10'000;
 
 }  // namespace
 
@@ -34,8 +36,14 @@ void ColdWriter::Tick() {
     was_away_ = true;
     return;
   }
-  if (std::exchange(was_away_, false))
+  const uint64_t lost_calls = state_.env.cold->lost_calls();
+  was_away_ |= std::exchange(lost_calls_, lost_calls) != lost_calls;
+  const int64_t now_ms = state_.clock.NowMs();
+  if (was_away_ && now_ms >= next_sample_ms_) {
+    was_away_ = false;
+    next_sample_ms_ = now_ms + kSamplePauseMs;
     sample_ = {.part_rows = state_.blocks.directory.end() / kSampledCopies + 1};
+  }
   GatherSample();
   ForgetSomeCopies();
   WriteLeaving();

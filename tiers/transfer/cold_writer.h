@@ -82,8 +82,8 @@ class ColdWriter {
   void Put(Writes::iterator write);
   void End(Writes::iterator write, const Status& status);
   void OnPut(Writes::iterator write, const Status& status);
-  // A store that was away may have been restarted empty: asks for some of the objects and, if it
-  // has none of these and they tell enough, counts on none of the others.
+  // A store that was away, if for one call, may have been restarted empty: asks for some of the
+  // objects and, if it has none of these and they tell enough, counts on none of the others.
   void GatherSample();
   void AskForSample(const std::vector<BlockKey>& keys, bool tells);
   void ForgetSomeCopies();
@@ -95,6 +95,8 @@ class ColdWriter {
   Writes writes_;
   uint64_t disk_reads_ = 0;
   bool was_away_ = false;         // the store, and no sample has been asked for since
+  uint64_t lost_calls_ = 0;       // of the store, at the last tick
+  int64_t next_sample_ms_ = 0;    // on the monotonic clock
   std::optional<Sample> sample_;  // that is being gathered
   // The next row whose copy the store has lost, with all others; beyond all: it has lost none.
   uint64_t next_forgotten_row_ = UINT64_MAX;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The filling of stores that refuse or have lost their objects, also by hosts without a disk.
 
+#include <optional>
+
 #include "tests/unit/tiers/cache_cold_fixture.h"
+#include "tiers/cold/guarded_store.h"
 
 namespace kvtier {
 namespace {
@@ -102,6 +105,30 @@ TEST_F(CacheColdTest, FillsAStoreThatComesBackEmpty) {
   AdvanceAndTick(1000);
   AdvanceAndTick(1000);
   EXPECT_THAT(store_.objects, SizeIs(4));
+}
+
+// A server that is restarted breaks its connections, and the next calls find it there.
+TEST_F(CacheColdTest, FillsAStoreThatWasAwayForOneCallAndCameBackEmpty) {
+  std::optional<GuardedStore> guarded;
+  change_environment_ = [&](CacheEnvironment* environment, IndexSnapshot*) {
+    store_.loop = &machine_->loop;
+    environment->cold = &guarded.emplace(&store_, &machine_->clock, &machine_->loop);
+  };
+  WriteByThisHost();
+  for (int restarts = 0; restarts < 2; ++restarts) {
+    store_.objects.clear();
+    store_.refuses = true;
+    (void)Acquire(kAlice, Sequence(2, 4));
+    store_.refuses = false;
+    AdvanceAndTick(10'000);
+    AdvanceAndTick(1000);
+    AdvanceAndTick(1000);
+    EXPECT_THAT(store_.objects, SizeIs(4));
+  }
+  const uint64_t questions = store_.questions;
+  AdvanceAndTick(10'000);
+  EXPECT_EQ(store_.questions, questions) << "it has answered all since";
+  cache_.reset();
 }
 
 // Else hosts whose blocks are more than the store holds would write for ever.
