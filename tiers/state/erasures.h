@@ -36,6 +36,8 @@ class Erasures {
   // Blocks evicted by hand, or whose objects were no good, while the cold store is yet to delete
   // these: meanwhile this host neither writes them there nor takes them from there.
   std::map<BlockKey, Object> objects;
+  // Until then the store may yet carry out an earlier daemon's puts.
+  int64_t puts_may_come_until_ms = 0;  // on the monotonic clock
 
   // Whether a block of the tenant that was created then, on the age clock, is to be erased.
   [[nodiscard]] bool Covers(const Scope& scope, const std::string& tenant,

@@ -66,9 +66,11 @@ void ColdDeletions::Begin() {
   }
   is_deleting_ = true;
   last_asked_ = keys.back();
-  state_.env.cold->Delete(
-      std::move(names), kTimeoutMs,
-      gate_.WhileOpen([this, keys](const Status& status) { OnDeleted(keys, status); }));
+  const bool again = state_.clock.NowMs() < state_.erasing.puts_may_come_until_ms;
+  state_.env.cold->Delete(std::move(names), kTimeoutMs,
+                          gate_.WhileOpen([this, keys, again](const Status& status) {
+                            OnDeleted(keys, again, status);
+                          }));
 }
 
 // A store keeps no order among calls: the object of a block that is being written is deleted when
@@ -109,8 +111,9 @@ std::vector<BlockKey> ColdDeletions::Kept() const {
 }
 
 // A call of several that the store refuses is made again in halves. One that it does not answer,
-// or that failed after a pause, waits.
-void ColdDeletions::OnDeleted(const std::vector<BlockKey>& keys, const Status& status) {
+// or that failed after a pause, waits. `again`: a put of an earlier daemon could come after it, so
+// that all are deleted once more when none can.
+void ColdDeletions::OnDeleted(const std::vector<BlockKey>& keys, bool again, const Status& status) {
   is_deleting_ = false;
   const bool answered = status || (status.error().code != ErrorCode::kTimeout &&
                                    status.error().code != ErrorCode::kUnavailable);
@@ -125,10 +128,11 @@ void ColdDeletions::OnDeleted(const std::vector<BlockKey>& keys, const Status& s
     }
     std::ranges::move(std::exchange(object->second.evictions, {}), std::back_inserter(told));
     fresh_.erase(key);
-    if (status) state_.erasing.objects.erase(object);
+    if (status && !again) state_.erasing.objects.erase(object);
   }
   if (status) {
     pause_ms_ = 0;
+    if (again) again_ms_ = state_.erasing.puts_may_come_until_ms;
   } else {
     const uint32_t whose = keys.front().namespace_id.value;
     state_.incidents.ReportCold(state_.blocks.namespaces[whose].identity, status.error());

@@ -42,7 +42,7 @@ class ColdDeletions {
   [[nodiscard]] std::vector<BlockKey> Fresh();
   // Behind those that were asked for last.
   [[nodiscard]] std::vector<BlockKey> Kept() const;
-  void OnDeleted(const std::vector<BlockKey>& keys, const Status& status);
+  void OnDeleted(const std::vector<BlockKey>& keys, bool again, const Status& status);
   void GiveUpSome();
   static void Tell(const Evictions& evictions, const Status& status);
 

@@ -57,7 +57,8 @@ void Erasure::Begin(const EraseRequest& request, Done done) {
 }
 
 void Erasure::Resume(const std::vector<ErasureRecord>& begun, bool may_follow_another) {
-  if (may_follow_another) puts_may_come_until_ms_ = state_.clock.NowMs() + kPutMayTakeMs;
+  if (may_follow_another)
+    state_.erasing.puts_may_come_until_ms = state_.clock.NowMs() + kPutMayTakeMs;
   for (const ErasureRecord& record : begun) {
     next_number_ = std::max(next_number_, record.number + 1);
     const auto done = [this, tenant = record.tenant](const EraseReport& report,
@@ -222,8 +223,8 @@ void Erasure::OnDeleted(const Result<uint64_t>& next) {
     job.store_tries = 0;
     job.cursor = *next;
     if (job.cursor != 0) return DeleteObjects();
-    if (job.listed_ms >= puts_may_come_until_ms_) return OnObjectsEnded();
-    asks_store_at_ms_ = puts_may_come_until_ms_;
+    if (job.listed_ms >= state_.erasing.puts_may_come_until_ms) return OnObjectsEnded();
+    asks_store_at_ms_ = state_.erasing.puts_may_come_until_ms;
     return;
   }
   if (next.error().code == ErrorCode::kResourceExhausted) {

@@ -121,7 +121,6 @@ class Erasure {
   uint64_t moving_ = 0;                      // blocks of this pass
   bool all_was_adopted_ = false;             // when this pass began
   bool waiting_ = false;                     // for a tick
-  int64_t puts_may_come_until_ms_ = 0;       // an earlier daemon's
   std::optional<int64_t> asks_store_at_ms_;  // with the next tick from then on
   Gate gate_;
 };

@@ -88,5 +88,30 @@ TEST_F(ColdDeletionsTest, OneThatTheStoreRefusesForHoursIsGivenUp) {
   EXPECT_EQ(store_.deletions, asked);
 }
 
+// The next daemon's library knows nothing of the puts that it left.
+TEST_F(ColdDeletionsTest, OneThatAnEarlierDaemonsPutBringsBackIsDeletedAgain) {
+  store_.kept.clear();
+  WriteByAnotherHost(hashes_);
+  const auto objects = store_.objects;
+  CacheSetup setup = ColdSetup();
+  setup.disk_slots = 0;
+  StartAnotherHost(setup);
+  Status told = NotTold();
+  Evict(hashes_, &told);
+  Settle();
+  EXPECT_TRUE(told);
+  EXPECT_THAT(store_.objects, IsEmpty()) << "what is there goes at once";
+  store_.objects = objects;
+  EXPECT_THAT(Acquire(kAlice, hashes_).hits, IsEmpty());
+  TickFor(61'000);
+  EXPECT_THAT(store_.objects, IsEmpty());
+  EXPECT_LT(store_.deletions, 6u) << "not with each tick";
+  Put(hashes_);
+  Use(hashes_);
+  EvictFromPool();
+  TickFor(kAfterMs);
+  EXPECT_THAT(store_.objects, SizeIs(4)) << "computed anew";
+}
+
 }  // namespace
 }  // namespace kvtier
