@@ -24,8 +24,9 @@ uint64_t LastBoundary(std::span<const GroupPresence> groups, bool present_only) 
   return reach / step * step;
 }
 
-// The questions about one sequence, until the last answer has come.
+// The questions about one sequence, or about blocks of several, until the last answer has come.
 struct Asked {
+  bool is_sequence = true;
   ColdAsker asker;
   std::vector<ColdSubject> subjects;
   ColdPresence known;  // here or in the store
@@ -47,7 +48,7 @@ void Take(Asked* asked, const ColdQuestion& question, const std::vector<bool>& p
   asked->ended |= present.empty();
   for (size_t i = 0; i < std::min(question.positions.size(), present.size()); ++i) {
     // A store may tell more of a prefix than can be used.
-    if (!present[i] && question.ask == ColdAsk::kPrefix) break;
+    if (!present[i] && question.ask == ColdAsk::kPrefix && asked->is_sequence) break;
     if (!present[i]) continue;
     asked->known[question.group][question.positions[i]] = 1;
     asked->in_store[question.group][question.positions[i]] = 1;
@@ -155,6 +156,7 @@ void AskColdStore(ColdAsker asker, std::vector<ColdSubject> subjects, ColdPresen
 void LookUpInColdStore(ColdAsker asker, const ColdSubject& subject, std::vector<uint8_t> here,
                        std::function<void(const ColdPresence&)> done) {
   const auto asked = Begin(std::move(asker), {subject}, {std::move(here)}, std::move(done));
+  asked->is_sequence = false;
   for (size_t i = 0; i < asked->known[0].size(); ++i) {
     const bool asks = subject.rule.rule != HitRule::kAll && asked->known[0][i] == 0;
     if (asks) asked->blocks.push_back({0, i, UINT64_MAX});

@@ -64,7 +64,7 @@ using ColdAsker = std::function<void(PoolId pool, const std::vector<BlockHash>& 
 void AskColdStore(ColdAsker asker, std::vector<ColdSubject> subjects, ColdPresence here,
                   std::function<void(const ColdPresence&)> done);
 // Likewise about one group's blocks, whatever sequences they are of: each absent one of windows or
-// states in its order, and the prefix of full attention.
+// states in its order; of full attention all that the store tells when it is asked for a prefix.
 void LookUpInColdStore(ColdAsker asker, const ColdSubject& subject, std::vector<uint8_t> here,
                        std::function<void(const ColdPresence&)> done);
 

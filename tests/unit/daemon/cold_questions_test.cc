@@ -157,6 +157,16 @@ TEST(ColdQuestions, ALookupAsksForEachBlockOfAWindow) {
   EXPECT_EQ(store.ends, 1);
 }
 
+// A sequence that the store lacks hides none behind it in the list.
+TEST(ColdQuestions, ALookupTellsAllThatTheStoreSaysOfSeveralSequences) {
+  std::vector<BlockHash> hashes = Hashes(1, 6);
+  std::swap(hashes[0], hashes[4]);
+  Store store(4);
+  EXPECT_THAT(store.FoundByLookup({PoolId(1), kAll, hashes}), ElementsAre(0, 1, 1, 1, 1, 0));
+  EXPECT_THAT(store.asked, SizeIs(1));
+  EXPECT_EQ(store.FoundByAcquire({{PoolId(1), kAll, hashes}}), 0u);
+}
+
 TEST(ColdQuestions, AStoreThatTellsNothingIsAskedNoMore) {
   const std::vector<BlockHash> hashes = Hashes(1, 1000);
   Store store(1000, /*answers=*/2);
