@@ -162,6 +162,16 @@ TEST_F(ColdTest, AKilledStoreIsAskedAgainWhenItIsBack) {
   EXPECT_EQ(PlayOnOther(Prompt("shared", kBlocks)).wrong_blocks, 0u);
 }
 
+// Too soon for an outage: one call fails.
+TEST_F(ColdTest, AStoreThatIsRestartedEmptyIsFilledAgain) {
+  WriteByFirstHost();
+  server_->Kill();
+  server_->Start();
+  EXPECT_EQ(Play(Prompt("asked", 1)).blocks.miss, 1u);
+  EXPECT_TRUE(Eventually([this] { return CountObjects() >= kBlocks; }))
+      << boost::json::serialize(Cold(daemon().admin_socket()));
+}
+
 TEST_F(ColdTest, ADaemonStartsWithoutItsStore) {
   server_->Kill();
   StartDaemon({}, Settings());
