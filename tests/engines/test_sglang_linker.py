@@ -156,6 +156,8 @@ class LoadTest(LinkerTestCase):
         def update(one, version):
             with mock.patch.object(linker, "weight_version", lambda: version):
                 one.cache.reset()
+                one.cache.reset()  # as trainers do that flush by hand, too
+                one.match(prompt_of())
             self.wait_until(lambda: one.linker.connected)
 
         update(engine, "1")

@@ -186,6 +186,7 @@ class Scheduler:
 
     def __init__(self, model, make):
         self.tp_worker = types.SimpleNamespace(model_runner=types.SimpleNamespace(model=model))
+        self.weight_updater = types.SimpleNamespace(offload_tags=set(), _session=None)
         self.forward_ct = 0
         self.make = make
         self.attach()
@@ -273,8 +274,7 @@ class LiveWeightsTest(SglangTestCase):
         """With `--enable-memory-saver` their addresses are mapped to nothing until SGLang resumes."""
         model, pool, keys = torch.nn.Linear(8, 8), host_pool(), keys_of()
         server = Scheduler(model, lambda: self.storage(pool))
-        tags = set()
-        server.weight_updater = types.SimpleNamespace(offload_tags=tags)
+        tags = server.weight_updater.offload_tags
         self.stored(server.made, pool, keys)
         tags.add("weights")
         with mock.patch.object(live_weights, "sample", wraps=live_weights.sample) as sample:
@@ -290,6 +290,17 @@ class LiveWeightsTest(SglangTestCase):
         self.wait_until(lambda: all(one.connected for one in plain._pools.values()))
         self.stored(server.made, pool, keys)
         self.assertEqual(server.made.batch_exists(keys), BATCH)
+
+    def test_an_update_in_parts_is_noticed_at_its_begin_and_end_without_a_sample(self):
+        pool, keys = host_pool(), keys_of()
+        server = Scheduler(torch.nn.Linear(8, 8), lambda: self.storage(pool))
+        for session in (object(), None):
+            self.stored(server.made, pool, keys)
+            server.weight_updater._session = session
+            self.assertEqual(server.made.batch_exists(keys), 0)
+            plain = getattr(server.made, "_backend", server.made)
+            self.wait_until(lambda: all(one.connected for one in plain._pools.values()))
+            self.assertEqual(server.made.batch_exists(keys), 0)
 
     def test_experts_that_are_moved_or_come_and_go_are_no_other_weights(self):
         for argument in ("enable_eplb", "enable_paged_experts"):
@@ -333,24 +344,92 @@ class LinkerWeightsTest(LinkerTestCase):
         kv = self.stored(engine, prompts[1])
         self.assertTrue(equal(self.loaded(engine, prompts[1]), kv))
 
+    def begin_with(self, engine, version):
+        """The first request after a flush, at which the weights have this version."""
+        with mock.patch.object(linker, "weight_version", lambda: version):
+            self.assertEqual(engine.match(prompt_of())[1], 0)
+        self.wait_until(lambda: engine.linker.connected)
+
+    def flush(self, engine):
+        engine.cache.reset()
+        self.wait_until(lambda: engine.linker.connected)
+
+    def at_version(self, version):
+        """Another engine of the run, which has it."""
+        other = self.engine(weights_run="a run")
+        self.flush(other)
+        self.begin_with(other, version)
+        return other
+
+    def updated(self, server, *parts):
+        """As SGLang's begin_weight_update ... end_weight_update do it, with a flush behind each part."""
+        server.weight_updater._session = object()
+        for part in parts:
+            part()
+            self.flush(server.made)
+        return server.made
+
     def test_a_flush_before_an_update_is_one_after_it_if_nothing_was_computed_between(self):
         """As trainers do it, which pause a server and flush it, and continue after the update."""
-        for forwards, run, is_cached in ((0, "", True), (1, "", False), (0, "a run", False)):
+        for forwards, run, is_cached in ((0, "", True), (1, "", False), (0, "a run", True)):
             with self.subTest(forwards=forwards, run=run):
                 model, prompt = torch.nn.Linear(8, 8), prompt_of()
                 server = Scheduler(model, lambda: self.engine(weights_run=run))
                 engine = server.made
-                with mock.patch.object(linker, "weight_version", lambda: "1"):
-                    engine.cache.reset()
-                self.wait_until(lambda: engine.linker.connected)
+                self.flush(engine)
                 server.forward_ct += forwards
                 model.weight.data.add_(1)
-                self.assertEqual(engine.match(prompt)[1], 0)
+                self.begin_with(engine, "1")
                 kv = self.stored(engine, prompt)
                 if is_cached:
                     self.assertTrue(equal(self.loaded(engine, prompt), kv))
                 else:
                     self.assertEqual(engine.match(prompt)[1], 0)
+                if run:
+                    self.assertTrue(equal(self.loaded(self.at_version("1"), prompt), kv))
+
+    def test_nothing_is_stored_or_offered_in_the_midst_of_an_update(self):
+        model, prompt, other = torch.nn.Linear(8, 8), prompt_of(), self.at_version("2")
+        server = Scheduler(model, lambda: self.engine(weights_run="a run"))
+        known = prompt_of()
+        self.stored(other, known)
+        engine = self.updated(server, lambda: model.weight.data.add_(1))
+        self.begin_with(engine, "2")
+        self.stored(engine, prompt)
+        self.assertEqual(engine.match(known)[1], 0)
+        server.forward_ct += 1
+        self.updated(server, lambda: model.bias.data.add_(1))
+        server.weight_updater._session = None
+        self.begin_with(engine, "2")
+        self.assertEqual((engine.match(prompt)[1], other.match(prompt)[1]), (0, 0))
+        self.assertGreater(engine.match(known)[1], 0)
+        kv = self.stored(engine, prompt)
+        self.assertTrue(equal(self.loaded(other, prompt), kv))
+
+    def test_the_end_of_an_update_may_pack_the_weights_behind_its_last_flush(self):
+        """And it may be long until the first prompt of a page; until then only probes are computed."""
+        model, prompt, other = torch.nn.Linear(8, 8), prompt_of(), self.at_version("3")
+        server = Scheduler(model, lambda: self.engine(weights_run="a run"))
+        engine = self.updated(server, lambda: model.weight.data.add_(1))
+        model.weight.data = model.weight.data.flip(0).contiguous()
+        server.weight_updater._session = None
+        engine.cache.check_hicache_events()  # by SGLang, before each batch
+        server.forward_ct += 1
+        self.begin_with(engine, "3")
+        kv = self.stored(engine, prompt)
+        self.assertTrue(equal(self.loaded(other, prompt), kv))
+
+    def test_pages_that_were_computed_within_an_update_need_a_flush(self):
+        model, prompt = torch.nn.Linear(8, 8), prompt_of()
+        server = Scheduler(model, self.engine)
+        engine = self.updated(server, lambda: model.weight.data.add_(1))
+        server.forward_ct += 1
+        server.weight_updater._session = None
+        self.stored(engine, prompt)
+        self.assertEqual(engine.match(prompt)[1], 0)
+        self.flush(engine)
+        kv = self.stored(engine, prompt)
+        self.assertTrue(equal(self.loaded(engine, prompt), kv))
 
     def test_pages_that_were_offered_before_an_update_are_not_loaded_after_it(self):
         model, prompt = torch.nn.Linear(8, 8), prompt_of()

@@ -35,7 +35,7 @@ from .configuration import (
     record_options,
     weight_version,
 )
-from .copy_worker import CopyWorker
+from .copy_worker import CopyStream, CopyWorker
 from .device_pools import DevicePages, device_pool_group, split_layers
 from .device_transfers import DevicePool
 from .linker_pools import LinkerPools
@@ -101,8 +101,8 @@ class KvtierLinker(UnifiedCacheLinker):
         self._live = LiveWeights.of_server()
         self._looking = threading.Lock()
         self._has_old_pages = False  # for the weights have been updated, and nothing was flushed
-        self._names_weights = bool(values["weights_run"])
-        self._flushed_at: int | None = None  # after so many forwards; until the first lookup
+        self._is_updating = False
+        self._flushed_at: int | None = None  # after so many forwards; until the epoch begins
         device = next(iter(pools.values()))[0].pages.device
         self._loader = CopyWorker("kvtier-load", device, self._load)
         self._storer = CopyWorker("kvtier-store", device, self._store)
@@ -112,10 +112,10 @@ class KvtierLinker(UnifiedCacheLinker):
         return self._pools.connected
 
     def lookup(self, rid: str, transfers: list[Any]) -> list[int]:
-        self._forgive_update()
+        begun = self._begin()
         wanted = self._group.resolve_transfers(transfers)
         keys = next((one.keys or [] for one in transfers if one.name == PoolName.KV), [])
-        if not wanted or self._has_old_pages:
+        if not begun or not wanted or self._has_old_pages:
             return []
         return self._pools.restorable(rid, keys, wanted)
 
@@ -153,7 +153,7 @@ class KvtierLinker(UnifiedCacheLinker):
         try:
             for event in load.ready:
                 event.synchronize()
-            if self._are_weights_others(self._loader):
+            if self._are_weights_others(self._loader.stream):
                 return self._fail(load, RuntimeError("these were pages of the weights before"))
             self._pools.load(
                 load.rids,
@@ -187,12 +187,13 @@ class KvtierLinker(UnifiedCacheLinker):
     # ---------------------------------------------------------------- stores
 
     def offload(self, transfers: list[Any], session_id: str | None = None) -> bool:
-        # By nothing but the transfers, so that all ranks answer the same.
+        # By nothing that ranks do not have in common, so that all answer the same.
+        begun = self._begin()
         wanted = self._group.resolve_transfers(transfers, allow_partial=True)
         if not wanted:
             return False
-        if not self._stores:
-            self._offloads.finish(self._offloads.add(wanted, ()), True)
+        if not begun or not self._stores:
+            self._offloads.finish(self._offloads.add(wanted, ()), begun)
             return True
         offload = self._offloads.add(wanted, self.record_offload_ready())
         if offload.result is None:  # else the daemon hangs, and they would pile up
@@ -200,6 +201,8 @@ class KvtierLinker(UnifiedCacheLinker):
         return True
 
     def num_completed_offloads(self) -> int:
+        """Called before each batch."""
+        self._watch_update()
         return self._offloads.completed()
 
     def pop_completed_offload(self) -> bool:
@@ -211,7 +214,7 @@ class KvtierLinker(UnifiedCacheLinker):
         try:
             for event in offload.ready:
                 event.synchronize()
-            if not self._are_weights_others(self._storer):
+            if not self._are_weights_others(self._storer.stream):
                 done = self._pools.store(offload, self._storer.stream)
         except Exception:
             logger.exception("kvtier: pages are not stored")
@@ -219,22 +222,46 @@ class KvtierLinker(UnifiedCacheLinker):
 
     # ---------------------------------------------------------------- life
 
-    def _are_weights_others(self, worker: CopyWorker) -> bool:
+    def _are_weights_others(self, stream: CopyStream) -> bool:
         """Whether SGLang has updated them since the last flush: it says nothing of that to a linker, and
-        refuses a flush while requests run. worker: whose thread asks."""
-        with self._looking, worker.stream.current():
-            if self._live is not None and self._live.have_changed():
+        refuses a flush while requests run. stream: the calling thread's."""
+        with stream.current():
+            return self._look()
+
+    def _look(self, forgives: bool = False) -> bool:
+        """forgives: whether SGLang has no pages, so that an update up to now leaves no old ones."""
+        with self._looking:
+            if self._live is not None and self._live.have_changed() and not forgives:
                 logger.warning("kvtier: nothing is stored or found, since weights are others, until a flush")
                 self._has_old_pages = True
             return self._has_old_pages
 
-    def _forgive_update(self) -> None:
-        """An update since the last flush leaves no old pages if nothing was computed between, as of trainers
-        that pause, flush, update and continue. The epoch must not be named by the weights before."""
-        flushed_at, self._flushed_at = self._flushed_at, None
-        if self._live is not None and flushed_at is not None and flushed_at == self._live.forwards():
-            with self._looking:
-                self._live.have_changed()
+    def _watch_update(self) -> None:
+        """An update in parts may pack the weights at its end, behind its last flush."""
+        was_updating = self._is_updating
+        self._is_updating = self._live is not None and self._live.updating()
+        if was_updating and not self._is_updating:
+            self._look(self._is_flushed())
+
+    def _begin(self) -> bool:
+        """Before pages are asked for or stored: Whether that may be, which is not in the midst of an update.
+        An update since the last flush is forgiven, as of trainers that pause, flush, update and continue."""
+        self._watch_update()
+        if self._is_updating:
+            return False
+        if self._flushed_at is not None:
+            self._look(self._is_flushed())
+            self._flushed_at = None
+        if self._epochs.begin():
+            self._pools.turn(self._epochs.current)
+        return True
+
+    def _is_flushed(self) -> bool:
+        """Whether nothing was computed since the last flush."""
+        return self._flushed_at is not None and self._flushed_at == self._forwards()
+
+    def _forwards(self) -> int | None:
+        return None if self._live is None else self._live.forwards()
 
     def reset(self) -> None:
         """Called on all ranks when SGLang's caches are flushed, as they are after an update of the
@@ -247,14 +274,12 @@ class KvtierLinker(UnifiedCacheLinker):
             load.ended.wait()
         self._loads.clear()
         self._offloads.clear()
-        with self._looking:
-            if self._live is not None:
-                self._live.have_changed()
-                self._flushed_at = None if self._names_weights else self._live.forwards()
-            self._has_old_pages = False
+        self._look(forgives=True)
+        self._watch_update()
+        self._flushed_at = self._forwards()
+        self._has_old_pages = False
         self.layer_done_counter.reset()
         self._epochs.turn(may_be_named=True)  # nothing is left on the device
-        self._epochs.begin()
         self._pools.turn(self._epochs.current)
 
     def _unnamed_epoch(self) -> str:

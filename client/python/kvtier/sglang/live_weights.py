@@ -22,7 +22,8 @@ PIECE_BYTES = 2048
 class LiveWeights:
     """Any thread. Each look waits for its copy of the sample, which the storage threads can. model: a
     torch module. moves_experts: SGLang copies experts between places, which leaves the pages right.
-    released: whether the weights have no memory now. forwards: how many the server has begun, or None."""
+    released: whether the weights have no memory now. updating: whether SGLang is between the parts of an
+    update. forwards: how many the server has begun, or None."""
 
     def __init__(
         self,
@@ -30,8 +31,10 @@ class LiveWeights:
         moves_experts: bool = False,
         released: Callable[[], bool] = lambda: False,
         forwards: Callable[[], int | None] = lambda: None,
+        updating: Callable[[], bool] = lambda: False,
     ) -> None:
         self._released = released
+        self.updating = updating
         self.forwards = forwards
         self._parameters = spread(model, TENSORS, "experts" if moves_experts else None)
         self._lock = threading.Lock()
@@ -46,10 +49,12 @@ class LiveWeights:
         if model is None:
             return None
         forwards = functools.partial(getattr, scheduler, "forward_ct", None)
-        return cls(model, _moves_experts(), lambda: _released(scheduler), forwards)
+        released, updating = (functools.partial(one, scheduler) for one in (_released, _updating))
+        return cls(model, _moves_experts(), released, forwards, updating)
 
     def have_changed(self) -> bool:
-        """Since the last call, or since this was made; also where they were released or resumed between."""
+        """Since the last call, or since this was made; also where they were released or resumed between, or
+        an update in parts has begun or ended."""
         with self._lock:
             before, self._expected = self._expected, self._sample()
             return before != self._expected
@@ -64,7 +69,7 @@ class LiveWeights:
     def _sample(self) -> bytes:
         if self._released():
             return b""
-        return sample([parameter() for parameter in self._parameters], PIECE_BYTES)
+        return bytes([self.updating()]) + sample([parameter() for parameter in self._parameters], PIECE_BYTES)
 
 
 def _model_of(scheduler: Any) -> torch.nn.Module | None:
@@ -79,6 +84,10 @@ def _released(scheduler: Any) -> bool:
     tags = getattr(updater, "offload_tags", ())
     # SGLang takes the tag back before the memory is there, and this state after.
     return "weights" in tags or getattr(updater, "stashed_model_static_state", None) is not None
+
+
+def _updating(scheduler: Any) -> bool:
+    return getattr(getattr(scheduler, "weight_updater", None), "_session", None) is not None
 
 
 def _moves_experts() -> bool:
