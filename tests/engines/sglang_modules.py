@@ -38,6 +38,7 @@ REAL = {
     f"{PREFIX}.hybrid_cache.hybrid_pool_assembler",
     f"{PREFIX}.hybrid_cache.linker_pool_assembler",
     f"{PREFIX}.memory_pool",
+    f"{PREFIX}.multimodal_cache",
     f"{PREFIX}.pool_host.base",
     f"{PREFIX}.pool_host.common",
     f"{PREFIX}.pool_host.mha",

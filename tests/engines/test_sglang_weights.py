@@ -13,6 +13,7 @@ from unittest import mock
 import sglang_modules  # makes `import sglang` find the wheel's
 import torch
 from sglang.srt import runtime_context
+from sglang.srt.mem_cache.multimodal_cache import EmbeddingResult, MultiModalStaticCache
 from sglang_linker_case import LinkerTestCase, equal, prompt_of
 from test_sglang import BATCH, CONFIG, SglangTestCase, host_pool, indices_of, keys_of
 
@@ -430,6 +431,15 @@ class LinkerWeightsTest(LinkerTestCase):
         self.flush(engine)
         kv = self.stored(engine, prompt)
         self.assertTrue(equal(self.loaded(engine, prompt), kv))
+
+    def test_a_flush_empties_the_cache_of_images_that_the_weights_before_have_encoded(self):
+        """SGLang itself leaves them there."""
+        engine, cache = self.engine(), MultiModalStaticCache(1 << 20)
+        cache.set(7, EmbeddingResult(embedding=torch.ones(8)))
+        schedule = sglang_modules.module("sglang.srt.managers.mm_schedule")
+        with mock.patch.object(schedule, "embedding_cache", cache):
+            engine.cache.reset()
+        self.assertFalse(cache.has(7))
 
     def test_pages_that_were_offered_before_an_update_are_not_loaded_after_it(self):
         model, prompt = torch.nn.Linear(8, 8), prompt_of()

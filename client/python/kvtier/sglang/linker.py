@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import secrets
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -279,6 +280,7 @@ class KvtierLinker(UnifiedCacheLinker):
         self._flushed_at = self._forwards()
         self._has_old_pages = False
         self.layer_done_counter.reset()
+        _forget_embeddings()
         self._epochs.turn(may_be_named=True)  # nothing is left on the device
         self._pools.turn(self._epochs.current)
 
@@ -310,6 +312,14 @@ class _Load:
         self.transfers = [one for wanted in queued.values() for one in wanted]
         self.ready = ready
         self.ended = threading.Event()
+
+
+def _forget_embeddings() -> None:
+    """Images and sound that the weights before have encoded, which a flush of SGLang's own leaves in use."""
+    schedule = sys.modules.get("sglang.srt.managers.mm_schedule")
+    cache: Any = getattr(schedule, "embedding_cache", None)
+    if cache is not None:
+        cache.clear()
 
 
 def _parts_of(
