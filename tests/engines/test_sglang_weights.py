@@ -329,6 +329,22 @@ class LiveWeightsTest(SglangTestCase):
         self.assertEqual(self.storage(host_pool()).batch_exists(keys), BATCH)
 
 
+class Phi3LongRoPEScaledRotaryEmbedding(torch.nn.Module):
+    """In place of SGLang's."""
+
+
+class RopeTest(SglangTestCase, LinkerTestCase):
+    def test_keys_that_go_by_the_other_requests_of_a_batch_are_refused(self):
+        source = sglang_modules.ROOT / "sglang/srt/layers/rotary_embedding/rope_variant.py"
+        self.assertIn(f"class {Phi3LongRoPEScaledRotaryEmbedding.__name__}(", source.read_text())
+        own = torch.nn.Linear(8, 8)
+        own.rope_type = "longrope"  # as a model of transformers has it
+        for rope in (Phi3LongRoPEScaledRotaryEmbedding(), own):
+            for make in (lambda: self.storage(host_pool()), self.engine):
+                with self.assertRaisesRegex(ValueError, "longrope"):
+                    Scheduler(torch.nn.Sequential(torch.nn.Linear(8, 8), rope), make)
+
+
 class LinkerWeightsTest(LinkerTestCase):
     """SGLang tells its linker of a flush, which it refuses while requests run, and not of an update."""
 

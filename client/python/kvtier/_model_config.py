@@ -195,6 +195,15 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return text if isinstance(text, Mapping) else config
 
 
+def rope_by_length(layer: Any) -> str | None:
+    """The kind of a layer's rope, if it goes by the length of a sequence; in SGLang by the longest of a batch."""
+    kinds = getattr(layer, "rope_type", None)
+    for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
+        if isinstance(kind, str) and ("dynamic" in kind or kind == "longrope"):
+            return kind
+    return "longrope" if "LongRoPE" in type(layer).__name__ else None
+
+
 def _count(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
     for name in names:
         value = config.get(name)

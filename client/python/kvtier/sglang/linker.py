@@ -73,6 +73,7 @@ class KvtierLinker(UnifiedCacheLinker):
             # Its slots are wider than the rows of the pools, each rank of which has other tokens.
             raise ValueError("kvtier's linker does not serve with --dcp-size")
         options = Options.of(values)
+        self._live = LiveWeights.of_server()
         self.forward_stream = forward_stream
         self._load_timeout_s = values["load_timeout_ms"] / 1000
         kv_cache = params.token_to_kv_pool_allocator.get_kvcache()
@@ -99,7 +100,6 @@ class KvtierLinker(UnifiedCacheLinker):
             first, values["weights_run"], lambda: weight_version(), self._unnamed_epoch
         )
         self._pools = LinkerPools(pools, self._group.num_layers, options, self._epochs.current)
-        self._live = LiveWeights.of_server()
         self._looking = threading.Lock()
         self._has_old_pages = False  # for the weights have been updated, and nothing was flushed
         self._is_updating = False

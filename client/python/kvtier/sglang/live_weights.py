@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .._callers import find_caller, is_within
+from .._model_config import rope_by_length
 from .._weight_sample import sample, spread
 
 #: Tensors of which a sample is compared, and the bytes of each.
@@ -43,11 +44,14 @@ class LiveWeights:
     @classmethod
     def of_server(cls) -> LiveWeights | None:
         """The model of the scheduler that is making a storage backend on this thread, which SGLang does
-        not hand to it; None outside a server."""
+        not hand to it; None outside a server. Raises ValueError for one that computes equal tokens' keys
+        by the other requests of the batch."""
         scheduler = find_caller(lambda one: None if _model_of(one) is None else one)
         model = _model_of(scheduler)
         if model is None:
             return None
+        for kind in filter(None, map(rope_by_length, model.modules())):
+            raise ValueError(f"kvtier does not serve with SGLang's {kind} rope")
         forwards = functools.partial(getattr, scheduler, "forward_ct", None)
         released, updating = (functools.partial(one, scheduler) for one in (_released, _updating))
         return cls(model, _moves_experts(), released, forwards, updating)

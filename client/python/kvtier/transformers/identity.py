@@ -21,6 +21,7 @@ import torch
 import transformers
 
 from .._facts import config_digest, digest, record_name, short
+from .._model_config import rope_by_length
 from .._weight_files import weights_digest
 from .._weight_sample import sample
 from ..model import ModelRecord
@@ -93,10 +94,8 @@ def _check_that_weights_tell_all(model: Any) -> None:
         forward = vars(module).get("forward")
         if forward is not None and not _leads_to_own(module, forward):
             raise UnsupportedModelError(f"{name or 'the model'} has another forward than its class")
-        kinds = getattr(module, "rope_type", None)
-        for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
-            if isinstance(kind, str) and ("dynamic" in kind or kind == "longrope"):
-                raise UnsupportedModelError(f"its {kind} rope goes by the length of the sequence")
+        if kind := rope_by_length(module):
+            raise UnsupportedModelError(f"its {kind} rope goes by the length of the sequence")
 
 
 def forget_positions(model: Any) -> list[weakref.ref[Any]]:
