@@ -229,6 +229,25 @@ class RefusalTest(KvtierTestCase):
         with self.assertRaisesRegex(ValueError, "does not begin"):
             cache.store(prompt_of())
 
+    def test_tokens_that_are_not_those_of_the_prompt_are_not_stored(self):
+        """As of `generate` with `token_healing`, which computes a prompt of its own making."""
+        model, prompt, other = llama(seed=90), prompt_of(), prompt_of()
+        changed = torch.cat([prompt[:, :100], other[:, 100:]], dim=1)
+        embedded = model.get_input_embeddings()(changed)
+        compiled = torch.compile(model, backend="eager")
+        calls = {
+            "other tokens": lambda cache: generate(model, changed, cache),
+            "in chunks": lambda cache: generate(model, changed, cache, prefill_chunk_size=64),
+            "an answer": lambda cache: generate(model, prompt[:, :100], cache, max_new_tokens=200),
+            "embeddings": lambda cache: model(inputs_embeds=embedded, past_key_values=cache),
+            "compiled": lambda cache: compiled(changed, past_key_values=cache),
+        }
+        for name, call in calls.items():
+            with self.subTest(name):
+                with self.assertLogs("kvtier.transformers", "WARNING"), self.cache(model, prompt) as cache:
+                    call(cache)
+                self.assertEqual(self.cache(model, prompt).outcome, Outcome.MISS)
+
     def test_an_answer_that_was_rewritten_after_its_store_is_an_error(self):
         # As by a chat template that leaves out what a model has thought.
         model, prompt = llama(), prompt_of()

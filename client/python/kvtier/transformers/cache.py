@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer
 
+from .._callers import values_within
 from .._library import LibraryNotFoundError
 from ..connection import DEFAULT_SOCKET
 from ..errors import KvtierError
@@ -317,6 +318,8 @@ class KvtierCache(DynamicCache):
             if position != self._begun_at + 1 or tokens > 1:
                 # It is not looked at between tokens that are generated one by one.
                 self._look_at_model()
+            if position < len(self._tokens):
+                self._look_at_tokens(position)
             if self._moved_by:
                 self._look_at_positions(position)
             self._begun_at = position
@@ -339,6 +342,20 @@ class KvtierCache(DynamicCache):
             reason = str(error)
         logger.warning("kvtier: nothing is stored: %s", reason)
         self._model = None
+
+    @torch.compiler.disable
+    def _look_at_tokens(self, position: int) -> None:
+        """Stores nothing once a pass computes other tokens than those by whose hashes it would be stored:
+        of another prompt, of one that `generate` has changed, or embeddings."""
+        found = values_within("forward", "input_ids")
+        if self._model is None or not found:
+            return
+        ids = next((one for one in found if one is not None), None)
+        if ids is None or any(
+            one != other for one, other in zip(ids.reshape(-1).tolist(), self._tokens[position:])
+        ):
+            logger.warning("kvtier: nothing is stored: the model computes other tokens than this cache is for")
+            self._model = None
 
     @torch.compiler.disable
     def _look_at_positions(self, position: int) -> None:
