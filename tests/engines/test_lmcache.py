@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import ctypes
+import dataclasses
 import io
 import json
 import mmap
@@ -225,6 +226,16 @@ class TasksTest(LmcacheCase):
 
 
 class IdentityTest(LmcacheCase):
+    def test_objects_whose_hashes_can_be_forged_are_not_cached(self):
+        """As of `--hash-algorithm builtin`, of which the log tells once."""
+        adapter = self.adapter()
+        for size in (8, 16):
+            keys = [dataclasses.replace(key, chunk_hash=key.chunk_hash[-size:]) for key in keys_of(2)]
+            with self.assertLogs("lmcache.kvtier", "WARNING") if size == 8 else contextlib.nullcontext():
+                self.assertFalse(self.store(adapter, keys, [memory_object(1)] * 2).is_successful())
+            self.assertEqual(self.look_up(adapter, keys), [False] * 2)
+            self.assertEqual(self.load(adapter, keys, [memory_object()] * 2), [False] * 2)
+
     def test_objects_of_another_key_or_server_are_never_served(self):
         adapter = self.adapter()
         (key,), _ = self.stored(adapter, 1)

@@ -109,6 +109,7 @@ class KvtierL2Adapter(L2AdapterInterface):
         names = ("kvtier-store", "kvtier-load", "kvtier-lookup")
         self._storer, self._loader, self._finder = map(_Worker, names)
         self._stores, self._loads, self._lookups = (_Completions() for _ in range(3))
+        self._has_warned = False  # of hashes
         # Used by the thread that looks up: how often each key is locked, and under which name.
         self._locks: dict[Any, tuple[int, ObjectName]] = {}
         # How large a group's objects are, where a lookup does not say it.
@@ -131,7 +132,7 @@ class KvtierL2Adapter(L2AdapterInterface):
     def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
         failed, epoch = L2StoreResult(False, 0), self._epoch
         return self._submit(
-            self._storer, self._stores, lambda: self._store(keys, objects, epoch), failed
+            self._storer, self._stores, keys, lambda: self._store(keys, objects, epoch), failed
         )
 
     def pop_completed_store_tasks(self) -> dict[int, Any]:
@@ -142,6 +143,7 @@ class KvtierL2Adapter(L2AdapterInterface):
         return self._submit(
             self._finder,
             self._lookups,
+            keys,
             lambda: self._look_up(keys, group_layout_descs or {}, epoch),
             Bitmap(len(keys)),
         )
@@ -153,9 +155,9 @@ class KvtierL2Adapter(L2AdapterInterface):
         self._finder.submit(lambda: self._guarded(lambda: self._unlock(keys), None))
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
-        epoch = self._epoch
+        failed, epoch = Bitmap(len(keys)), self._epoch
         return self._submit(
-            self._loader, self._loads, lambda: self._load(keys, objects, epoch), Bitmap(len(keys))
+            self._loader, self._loads, keys, lambda: self._load(keys, objects, epoch), failed
         )
 
     def query_load_result(self, task_id: int) -> Any:
@@ -194,10 +196,21 @@ class KvtierL2Adapter(L2AdapterInterface):
     # ---------------------------------------------------------------- on the three threads
 
     def _submit(
-        self, worker: _Worker, completions: _Completions, work: Callable[[], Any], failed: Any
+        self,
+        worker: _Worker,
+        completions: _Completions,
+        keys: list[Any],
+        work: Callable[[], Any],
+        failed: Any,
     ) -> int:
         task = next(self._tasks)
-        worker.submit(lambda: completions.put(task, self._guarded(work, failed)))
+        is_safe = not any(_can_be_forged(key) for key in keys)
+        if not (is_safe or self._has_warned):
+            logger.warning("kvtier: nothing is cached by hashes that can be forged: use --hash-algorithm blake3")
+            self._has_warned = True
+        worker.submit(
+            lambda: completions.put(task, self._guarded(work, failed) if is_safe else failed)
+        )
         return task
 
     def _guarded(self, work: Callable[[], Any], failed: Any) -> Any:
@@ -275,6 +288,11 @@ class KvtierL2Adapter(L2AdapterInterface):
 def _begin_epoch(adapter: Any) -> None:
     if isinstance(adapter, KvtierL2Adapter):
         adapter.begin_epoch()
+
+
+def _can_be_forged(key: Any) -> bool:
+    """Whether other tokens with the same hash can be found. LMCache's own check has hashes of 4 bytes."""
+    return 4 < len(key.chunk_hash) < 32
 
 
 def _name_of(key: Any, size: int, epoch: WeightEpoch) -> ObjectName:
