@@ -590,13 +590,11 @@ class SchedulerSide:
         """The step's stores of a group, with room for so many more: one transfer costs the engine less
         than many."""
         compare, adapter = known.is_canary, known.adapter
-        for store in self._plan.stores:
-            of_group = (store.group, store.compare, store.adapter) == (index, compare, adapter)
-            if of_group and len(store.blocks) + blocks <= MOST_BLOCKS:
-                return store
-        number = self._stores.begin()
-        store = BlockList("", index, [], [], number=number, compare=compare, adapter=adapter)
-        self._plan.stores.append(store)
+        store = self._plan.store_of(index, compare, adapter, MOST_BLOCKS - blocks)
+        if store is None:
+            number = self._stores.begin()
+            store = BlockList("", index, [], [], number=number, compare=compare, adapter=adapter)
+            self._plan.stores.append(store)
         return store
 
     def _unpin(self, blocks: Iterable[Any]) -> None:

@@ -57,6 +57,16 @@ class StepPlan:
     def __bool__(self) -> bool:
         return bool(self.loads or self.stores)
 
+    def store_of(
+        self, group: int, compare: bool, adapter: tuple[int, Tensors] | None, most_blocks: int
+    ) -> BlockList | None:
+        """A store that these blocks may join, of so many at most."""
+        for one in self.stores:
+            if (one.group, one.compare, one.adapter) == (group, compare, adapter):
+                if len(one.blocks) <= most_blocks:
+                    return one
+        return None
+
     def stored_blocks(self) -> int:
         return sum(len(one.blocks) for one in self.stores)
 
