@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a worker notices other weights, with torch and without vLLM."""
 
+import types
 import unittest
+from unittest import mock
 
 from kvtier import Retention
 from kvtier.vllm.connector_worker import StepPlan, WorkerSide
@@ -13,6 +15,7 @@ from test_worker_unit import block_list
 
 try:
     import torch
+    from kvtier.vllm import weight_watch
     from kvtier.vllm.weight_watch import LOOK_S, PAUSE_S, PIECE_BYTES, TENSORS, WeightWatch
 except ImportError as error:
     raise unittest.SkipTest(f"no torch: {error}") from error
@@ -45,7 +48,7 @@ class WeightWatchCase(unittest.TestCase):
 class WeightWatchTest(WeightWatchCase):
     def test_weights_that_stay_are_noticed_never(self):
         self.assertEqual({self.step() for _ in range(100)}, {False})
-        self.assertFalse(self.watch.is_pending())
+        self.assertEqual(self.watch.answered(), self.watch.looks())
 
     def test_each_way_to_write_them_is_noticed(self):
         """Most of these torch does not count as writes."""
@@ -209,26 +212,51 @@ class WorkerWatchTest(WeightWatchCase, LinkCase):
         self.begin(StepPlan(5))
         self.assertEqual(self.side.take_outdated(), 5)
 
+    def answer_later(self):
+        """As a GPU that is busy with the step before: a look has its answer when `arrive` is called."""
+        arrived = []
+        event = types.SimpleNamespace(query=lambda: bool(arrived))
+        answers = mock.patch.object(weight_watch, "_to_host", lambda answer: (answer, event))
+        answers.start()
+        self.addCleanup(answers.stop)
+        return lambda: arrived.append(True)
+
     def test_a_load_is_not_reported_before_a_look_has_answered(self):
-        """As on a GPU that is busy with the step before."""
+        arrive = self.answer_later()
         self.begin(StepPlan(loads={"r": [block_list(1)]}), tokens=0)
-        self.side.poll()
-        self.watch.is_pending = lambda: True
+        self.end()
         self.assertEqual(self.side.take_loaded(), (set(), set()))
-        del self.watch.is_pending
+        arrive()
+        self.end()
         self.assertEqual(self.side.take_loaded(), ({"r"}, set()))
 
     def test_a_load_that_ends_before_a_look_has_answered_fails_by_its_answer(self):
-        pending, is_pending = [True], self.watch.is_pending
-        self.watch.is_pending = lambda: is_pending() or bool(pending)
+        self.daemon.region.hold = True
         self.begin(StepPlan(loads={"r": [block_list(1)]}), tokens=0)
         self.end()
+        arrive = self.answer_later()
+        self.update()
+        self.daemon.region.release()
+        self.begin(StepPlan(), tokens=0)
+        self.end()
         self.assertEqual(self.side.take_loaded(), (set(), set()))
-        self.watch._changed = True  # says the look's answer
-        pending.clear()
+        arrive()
         self.end()
         self.assertEqual(self.side.take_loaded(), ({"r"}, {"r"}))
         self.assertEqual(self.side.take_failed_blocks(), {1})
+
+    def test_ends_are_noticed_although_each_step_s_look_answers_after_the_next_has_begun(self):
+        """As while an engine computes step after step."""
+        arrive = self.answer_later()
+        self.begin(StepPlan(loads={"r": [block_list(1)]}, stores=[block_list(2, number=2)]))
+        self.side.take_stored()
+        self.end()
+        self.assertEqual((self.side.take_stored(), self.side.take_loaded()[0]), ({2: 1}, set()))
+        arrive()
+        self.answer_later()
+        self.begin(StepPlan())
+        self.end()
+        self.assertEqual(self.side.take_loaded(), ({"r"}, set()))
 
 
 if __name__ == "__main__":

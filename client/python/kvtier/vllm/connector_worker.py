@@ -61,6 +61,8 @@ class WorkerSide:
         self._lists: dict[int, BlockList] = {}  # the purposes of the transfers under way
         self._loads_of: dict[str, int] = {}  # how many of a request's loads are under way
         self._loaded: set[str] = set()
+        # Loads, with the look that must answer before they count: the weights may have changed before they ended.
+        self._unsure: collections.deque[tuple[int, EndedJob]] = collections.deque()
         self._failed_requests: set[str] = set()
         self._failed_blocks: set[int] = set()
         self._failed_keys: set[bytes] = set()
@@ -77,7 +79,7 @@ class WorkerSide:
         self._is_outdated, self._told_outdated = False, True
         if self._watch is not None:
             self._watch.begin_epoch()
-        self._transfers.turn()
+        self._turn_transfers()
 
     def begin_step(self, plan: StepPlan, tokens: int) -> None:
         """Before the step's kernels are launched, which compute so many tokens."""
@@ -134,14 +136,17 @@ class WorkerSide:
         return column
 
     def poll(self) -> None:
-        """Takes notice of the transfers that have ended; later, while a look at the weights has no answer:
-        loads that have ended before it fail if it says that the weights have changed."""
-        is_pending = self._watch is not None and self._watch.is_pending()
+        """Takes notice of the transfers that have ended. A load counts when the last look before its end has
+        answered, and fails if that says that the weights have changed."""
+        looks, answered = (0, 0) if self._watch is None else (self._watch.looks(), self._watch.answered())
         self._look_for_other_weights()
-        if is_pending:
-            return
         for ended in self._transfers.take_ended():
-            self._end(ended)
+            if ended.job.is_load:
+                self._unsure.append((looks, ended))
+            else:
+                self._end(ended)
+        while self._unsure and self._unsure[0][0] <= answered:
+            self._end(self._unsure.popleft()[1])
 
     def is_loading(self) -> bool:
         """Whether loads are under way that have begun."""
@@ -158,10 +163,7 @@ class WorkerSide:
             self.poll()
 
     def take_loaded(self) -> tuple[set[str], set[str]]:
-        """The requests of which all loads have ended, and those of them that miss a block. None while it
-        is not known whether the weights have changed since the loads began."""
-        if self._watch is not None and self._watch.is_pending():
-            return set(), set()
+        """The requests of which all loads have ended, and those of them that miss a block."""
         loaded, self._loaded = self._loaded, set()
         failed = self._failed_requests & loaded
         self._failed_requests -= failed
@@ -197,7 +199,11 @@ class WorkerSide:
         """Until the scheduler begins another epoch, nothing of this one is stored or loaded."""
         if self._watch is not None and not self._is_outdated and self._watch.has_changed():
             self._is_outdated, self._told_outdated = True, False
-            self._transfers.turn()
+            self._turn_transfers()
+
+    def _turn_transfers(self) -> None:
+        self._transfers.turn()
+        self._unsure = collections.deque((0, ended.outdated()) for _, ended in self._unsure)
 
     def _refuse(self, plan: StepPlan) -> None:
         for blocks in plan.stores:

@@ -57,6 +57,11 @@ class EndedJob:
     skipped: int
     seconds: float
 
+    def outdated(self) -> EndedJob:
+        """The same, failed, since the engine has other weights than when it was begun."""
+        failed = dict.fromkeys(range(len(self.job.keys)), OLD_EPOCH)
+        return EndedJob(self.job, failed, 0, self.seconds)
+
 
 class Transfers:
     """Belongs to the scheduler's thread."""
@@ -167,8 +172,7 @@ class Transfers:
         if ended.job.number not in self._outdated:
             return ended
         self._outdated.remove(ended.job.number)
-        failed = dict.fromkeys(range(len(ended.job.keys)), OLD_EPOCH)
-        return EndedJob(ended.job, failed, 0, ended.seconds)
+        return ended.outdated()
 
     def _begin_held(self, now: float) -> None:
         """Begins the jobs that have waited, once each, or reports them as failed."""

@@ -46,6 +46,7 @@ class WeightWatch:
         self._places: list[int] = []
         self._expected: torch.Tensor | None = None
         self._answers: list[tuple[torch.Tensor, Any]] = []
+        self._looks = 0
         self._changed = False
         self._stepped_at = self._looked_at = -LOOK_S
 
@@ -78,16 +79,22 @@ class WeightWatch:
         if self._expected is None:
             self._expected = sample
         else:
+            self._looks += 1
             self._answers.append(_to_host((sample != self._expected).any()))
 
     def end_step(self) -> None:
         """After a step's kernels were launched."""
         self._stepped_at = self._clock()
 
-    def is_pending(self) -> bool:
-        """Whether a look has no answer yet."""
+    def looks(self) -> int:
+        """How many there have been."""
+        return self._looks
+
+    def answered(self) -> int:
+        """How many of these have their answer. While an engine computes step after step, the last one never
+        has: its kernels are launched behind those of the step before."""
         self._read()
-        return bool(self._answers)
+        return self._looks - len(self._answers)
 
     def has_changed(self) -> bool:
         """Whether the weights are others than in the epoch's first step, as far as looks have
