@@ -144,6 +144,8 @@ class Run:
                 for _ in range(2):
                     engine.call("forget")
                     self.ask(engine, "host", length, trial)
+        if self.daemon is not None:
+            self.add("daemon", {"daemon": {one: n for one, n in self.daemon_stats().items() if n}})
 
     def hits_on_disk(self, engine: EngineProcess) -> None:
         """After as many other blocks as host memory holds, and without the kernel's page cache."""
