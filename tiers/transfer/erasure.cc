@@ -102,8 +102,9 @@ void Erasure::BeginPass() {
   next_row_ = 0;
   moving_ = 0;
   waiting_ = false;
-  ++jobs_.front().passes;
   all_was_adopted_ = adoption_.Ended();
+  // An adoption, which may take minutes, brings blocks of the tenant, too.
+  jobs_.front().passes += all_was_adopted_ ? 1 : 0;
   state_.env.loop->Post(gate_.WhileOpen([this] { GoOn(); }));
 }
 
@@ -258,7 +259,7 @@ void Erasure::Answer() {
   }
   unended_.emplace_back(job.number, job.request);
   // An incomplete erasure is finished by a start.
-  const bool complete = job.status && moving_ == 0 && all_was_adopted_;
+  const bool complete = job.status && moving_ == 0;
   complete ? EndCovered() : Reply();
 }
 

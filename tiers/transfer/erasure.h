@@ -69,7 +69,7 @@ class Erasure {
     Done done;
     EraseReport report;
     Status status;
-    uint32_t passes = 0;                      // since its beginning, or the end of the objects
+    uint32_t passes = 0;                      // since the adoption's end, or that of the objects
     bool noted = false;                       // the index has heard of it, or refused to
     uint64_t cursor = 0;                      // in the cold store
     uint32_t store_tries = 0;                 // since it last deleted some

@@ -120,6 +120,28 @@ TEST_F(CacheErasureTest, WhatIsEvictedWhileTheArenaGrowsDoesNotComeBack) {
   for (const BlockHash& hash : Sequence(1, 10)) EXPECT_FALSE(Presence(hash).anywhere());
 }
 
+// However many ticks a large arena takes to grow.
+TEST_F(CacheErasureTest, AnErasureWaitsForAnArenaThatGrowsForLong) {
+  Start({.pool_blocks = 16,
+         .host_slots = 16,
+         .host_slots_ready = 8,
+         .keep_host = true,
+         .disk_slots = 0});
+  machine_->arena->Grow(kSlabBytes);
+  Put(Sequence(1, 10));
+  EvictFromPool();
+  ASSERT_EQ(InHost(Sequence(1, 10)), 10u);
+  DieAndBegin();
+  BeginErasure("tenant");
+  Settle();
+  for (int ticks = 0; ticks < 300; ++ticks) AdvanceAndTick(100);
+  EXPECT_FALSE(ended_) << "some of its blocks may lie in what is not ready";
+  machine_->arena->Grow(kSlabBytes);
+  ASSERT_TRUE(FinishErasure());
+  EXPECT_EQ(InHost(Sequence(1, 10)), 0u);
+  EXPECT_EQ(cache_->stats().adopted_blocks, 0u);
+}
+
 TEST_F(CacheErasureTest, AnErasureEndsAfterAdoptionAndLeavesOtherTenantsBlocks) {
   Start({.keep_host = true, .disk_slots = 0});
   Put(Sequence(1, 4));
