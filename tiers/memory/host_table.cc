@@ -183,7 +183,8 @@ void HostTable::WriteFacts(SlotRecord* record, const HostSlotFacts& facts) {
 
 void HostTable::Complete(uint64_t address, const HostSlotFacts& facts) {
   SlotRecord& record = RecordOf(address);
-  KVT_CHECK(StateOfWord(record.word) == HostSlotState::kFilling);
+  const HostSlotState state = StateOfWord(record.word);
+  KVT_CHECK(state == HostSlotState::kFilling || state == HostSlotState::kComplete);
   WriteFacts(&record, facts);
 }
 

@@ -68,7 +68,7 @@ class HostTable {
   // The slot may be written to from now on. REQUIRES: it is on a slot boundary of a slab of such
   // slots, and no slot of another size in the slab is in use.
   void BeginFill(uint64_t address, uint64_t slot_bytes);
-  // All writes to the slot have ended, and it is whole. REQUIRES: BeginFill.
+  // All writes to the slot have ended, and it is whole. REQUIRES: BeginFill, or complete.
   void Complete(uint64_t address, const HostSlotFacts& facts);
   // REQUIRES: complete.
   void Update(uint64_t address, const HostSlotFacts& facts);

@@ -176,8 +176,7 @@ void HostSlots::Adopt(EntryIndex index, uint64_t address) {
   GiveSlot(index, address);
   allocator_.SetOwner(address, index);
   if (!expected) MakeColdest(index);
-  // The table says that the slot is whole, as it did when the earlier daemon died.
-  state_.tables.BeginHostChange(state_[index]);
+  // The table says all the time that the slot is whole: a death now does not cost the block.
   Ready(index);
 }
 

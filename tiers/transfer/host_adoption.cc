@@ -149,8 +149,9 @@ std::optional<AdoptionDrop> HostAdoption::Adopt(const Slot& slot) {
   BlockEntry& entry = state_[index];
   entry.uses = std::max(entry.uses, found->uses);
   entry.last_use_s = std::max(entry.last_use_s, found->last_use_s);
-  host_.Adopt(index, slot.address);
+  // Before the table has the block's facts from here: they are never without its pin.
   state_.pin_records.Adopt(index, pinned_until_s);
+  host_.Adopt(index, slot.address);
   adopted_.push_back({state_.blocks.directory.RefOf(index), entry.last_use_s});
   return std::nullopt;
 }
