@@ -44,7 +44,8 @@ struct AdminRequestBody {
   int64_t since_ms = 0;              // before now; 0: however long ago
   std::optional<int64_t> before_ms;  // Unix time; none: whenever it was made
   bool without_proof = false;
-  bool all = false;      // not only what no process uses
+  // More is released than the memory that no process uses, or listed than is adopted so far.
+  bool all = false;
   bool release = false;  // also the memory kept for the next daemon
 };
 

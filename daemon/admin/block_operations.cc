@@ -80,9 +80,13 @@ class Listing final : public OperationOnModels {
         cursor_(request.cursor),
         left_(request.limit) {}
 
-  void Run() override { ChoosesAll() ? Step() : OperationOnModels::Run(); }
+  void Run() override {
+    request_.all ? WhenAdopted([this] { Begin(); }) : Begin();
+  }
 
  private:
+  void Begin() { ChoosesAll() ? Step() : OperationOnModels::Run(); }
+
   void OnChosen(std::vector<NamespaceId> chosen) override {
     filter_.namespaces = std::move(chosen);
     Step();

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/admin/chosen_models.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <utility>
 
 namespace kvtier {
 namespace {
@@ -10,6 +13,7 @@ namespace {
 constexpr size_t kMinModelDigits = 4;
 // One step takes a millisecond or two.
 constexpr uint32_t kNamespacesPerStep = 4096;
+constexpr int64_t kAdoptionPollMs = 10;
 
 }  // namespace
 
@@ -22,6 +26,13 @@ void OperationOnModels::Run() {
   }
   if (next_ >= known) return OnChosen(std::move(chosen_));
   Later(0, [this] { Run(); });
+}
+
+void OperationOnModels::WhenAdopted(std::function<void()> walk) {
+  if (Cancelled()) return;
+  if (cache_.Gauges().adoption_ended) return walk();
+  if (ProgressIsDue()) Progress(fmt::format(R"({{"waited_ms":{}}})", ElapsedMs()));
+  Later(kAdoptionPollMs, [this, walk = std::move(walk)] { WhenAdopted(walk); });
 }
 
 bool OperationOnModels::IsChosen(const NamespaceIdentity& name_space) const {

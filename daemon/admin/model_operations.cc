@@ -134,6 +134,10 @@ class Forgetting final : public OperationOnModels {
  public:
   using OperationOnModels::OperationOnModels;
 
+  void Run() override {
+    WhenAdopted([this] { OperationOnModels::Run(); });
+  }
+
  private:
   void OnChosen(std::vector<NamespaceId> chosen) override {
     if (chosen.empty()) {

@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "tools/kvtierctl/ask.h"
+#include "tools/support/terminal.h"
 
 namespace kvtier {
 namespace {
@@ -56,6 +57,7 @@ json::object BlockSelection::ToRequest(std::string_view operation) const {
   if (!model.empty()) request["model"] = model;
   if (!tier.empty()) request["tier"] = tier;
   if (!prefix.empty()) request["prefix"] = prefix;
+  if (all) request["all"] = true;
   return request;
 }
 
@@ -82,12 +84,17 @@ void AddHashArguments(CLI::App* command, std::vector<std::string>* hashes,
 
 Status ForEachBlock(const CommandContext& context, const BlockSelection& selection, uint64_t limit,
                     const std::function<void(const ListedBlock&)>& visit) {
+  const Terminal terminal(stderr);
   json::object request = selection.ToRequest("ls");
   uint64_t seen = 0;
   while (true) {
     const uint64_t wanted = limit == 0 ? kBlocksPerPortion : limit - seen;
     request["limit"] = std::min(wanted, kBlocksPerPortion);
-    KVT_ASSIGN_OR_RETURN(const json::value document, Ask(context, request));
+    KVT_ASSIGN_OR_RETURN(
+        const json::value document, Ask(context, request, [&](std::string_view) {
+          terminal.ShowProgress("waiting until the daemon has checked its kept memory");
+        }));
+    if (selection.all) terminal.ShowProgress("");
     const JsonView reply(&document);
     std::vector<JsonView> namespaces;
     reply["namespaces"].ForEach(

@@ -21,6 +21,7 @@ struct BlockSelection {
   std::string model;
   std::string tier;
   std::string prefix;  // of the hash
+  bool all = false;    // also what a daemon that has just started has still to adopt
 
   [[nodiscard]] boost::json::object ToRequest(std::string_view operation) const;
 };

@@ -116,6 +116,7 @@ void AddEvictCommand(CLI::App* app, CommandContext* context) {
       "Examples:\n"
       "  kvtierctl evict 3fb1c09d22aa\n"
       "  kvtierctl evict --all --model old-model");
+  arguments->selection.all = true;
   command->callback([arguments, context] { Evict(*arguments, context); });
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,7 +24,7 @@ constexpr uint32_t kHashes = 800;
 // One event looks for so many hashes at most, twice over: a look takes some ten nanoseconds.
 constexpr uint64_t kLooksPerEvent = 2 * 8192;
 
-class AdminWork : public CacheTest {
+class AdminCalls : public CacheTest {
  protected:
   struct Answer {
     std::string reply;
@@ -46,6 +47,28 @@ class AdminWork : public CacheTest {
                                                            const AdminRequestBody&,
                                                            std::shared_ptr<AdminCall>);
 
+  // `meanwhile` is called after some events, if it takes any.
+  Answer Ask(Make make, const AdminRequestBody& request,
+             const std::function<void()>& meanwhile = {}) {
+    EventLoop loop;
+    Answer answer;
+    const OperationBasics basics{.cache = cache_.get(), .loop = &loop, .clock = &machine_->clock};
+    auto operation = make(basics, &models_, request, std::make_shared<Call>(&answer));
+    if (!operation) return {.error = operation.error().reason};
+    (*operation)->Run();
+    if ((*operation)->ended()) return answer;
+    loop.RunUntil([&] {
+      if (++answer.events == 3 && meanwhile) meanwhile();
+      return (*operation)->ended();
+    });
+    return answer;
+  }
+
+  ModelRegistry models_{64, 16};
+};
+
+class AdminWork : public AdminCalls {
+ protected:
   AdminWork() {
     Start();
     for (uint32_t i = 0; i < kModels; ++i) {
@@ -61,28 +84,11 @@ class AdminWork : public CacheTest {
       cache_->CloseRegion(*region, [] {});
     }
   }
-
-  Answer Ask(Make make, const AdminRequestBody& request) {
-    EventLoop loop;
-    Answer answer;
-    const OperationBasics basics{.cache = cache_.get(), .loop = &loop, .clock = &machine_->clock};
-    auto operation = make(basics, &models_, request, std::make_shared<Call>(&answer));
-    if (!operation) return {.error = operation.error().reason};
-    (*operation)->Run();
-    if ((*operation)->ended()) return answer;
-    loop.RunUntil([&] {
-      ++answer.events;
-      return (*operation)->ended();
-    });
-    return answer;
-  }
   static AdminRequestBody OfManyHashes() {
     AdminRequestBody request;
     for (uint32_t i = 0; i < kHashes; ++i) request.hashes.push_back(TestHash(7, i));
     return request;
   }
-
-  ModelRegistry models_{64, 16};
 };
 
 TEST_F(AdminWork, EvictionsAreMadeInShortSteps) {
@@ -136,6 +142,45 @@ TEST_F(AdminWork, AModelIsForgottenAmongMany) {
   const Answer answer = Ask(MakeForgetting, {.model = Identity("tenant", 1).model.Hex()});
   EXPECT_EQ(json::parse(answer.reply).at("evicted"), 4);
   EXPECT_EQ(Ask(MakeForgetting, {.model = "beef"}).error, "unknown_model");
+}
+
+// A daemon has just started, and half of the arena that the last one left is not ready yet.
+class AdminDuringAdoption : public AdminCalls {
+ protected:
+  static constexpr size_t kBlocks = 10;
+
+  AdminDuringAdoption() {
+    Start({.host_slots_ready = 8, .keep_host = true, .disk_slots = 0});
+    machine_->arena->Grow(kSlabBytes);
+    Put(Sequence(7, kBlocks));
+    EvictFromPool();
+    cache_.reset();
+    machine_->Crash(FakeMachine::HostMemory::kKept);
+    cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), machine_->Snapshot());
+  }
+  Answer AskWhileTheArenaGrows(Make make, const AdminRequestBody& request) {
+    return Ask(make, request, [this] {
+      machine_->arena->Grow(kSlabBytes);
+      machine_->loop.RunAll();
+    });
+  }
+};
+
+TEST_F(AdminDuringAdoption, AModelIsForgottenWithWhatIsStillToBeAdopted) {
+  const Answer answer =
+      AskWhileTheArenaGrows(MakeForgetting, {.model = Identity("tenant", 1).model.Hex()});
+  ASSERT_EQ(answer.error, "");
+  EXPECT_EQ(json::parse(answer.reply).at("evicted"), kBlocks);
+  EXPECT_EQ(cache_->Gauges().entries, 0u);
+}
+
+TEST_F(AdminDuringAdoption, AListingOfAllHasWhatIsStillToBeAdopted) {
+  machine_->loop.RunAll();
+  const auto listed = [](const Answer& answer) {
+    return json::parse(answer.reply).at("blocks").as_array().size();
+  };
+  EXPECT_LT(listed(Ask(MakeListing, {})), kBlocks) << "one to look at waits for nothing";
+  EXPECT_EQ(listed(AskWhileTheArenaGrows(MakeListing, {.all = true})), kBlocks);
 }
 
 }  // namespace
