@@ -70,6 +70,10 @@ class Daemon {
   [[nodiscard]] bool idle() const {
     return cache_ == nullptr || (cache_->Idle() && attention_->idle() && resources_.idle());
   }
+  // For a process that ends in order, but without destroying the daemon.
+  void TakeBackAdoption() {
+    if (HostTable* const table = resources_.arena()->table()) table->TakeBackAdoption();
+  }
   // For the last line of the log: memory that is in use without a daemon surprises.
   [[nodiscard]] std::string WhatStaysKept() const { return resources_.WhatStaysKept(); }
 

@@ -129,7 +129,10 @@ int Service::Run() {
   log_.Flush();
   // Copies that did not end in time still use the memory that would be destroyed. Blocks on disk
   // are safe at any moment, so that the process may end here.
-  if (!daemon_.idle()) std::_Exit(exit_code_);
+  if (!daemon_.idle()) {
+    daemon_.TakeBackAdoption();
+    std::_Exit(exit_code_);
+  }
   return exit_code_;
 }
 
@@ -196,6 +199,7 @@ void Service::Stop(int signal) {
   if (std::exchange(stopping_, true)) {
     log_.Warning("daemon.killed", "second signal ({}): ending at once", signal);
     log_.Flush();
+    daemon_.TakeBackAdoption();
     std::_Exit(kExitFailure);
   }
   log_.Info("daemon.stopping", "signal {}", signal);

@@ -56,6 +56,7 @@ bool IsOn(const PoolDescription& pool, const DeviceInfo& device) {
 struct KeptPools::Pool {
   explicit Pool(uint32_t its_number) : number(its_number) {}
   ~Pool() {
+    if (table) table->TakeBackAdoption();
     table.reset();
     if (!mapped.empty()) ::munmap(mapped.data(), mapped.size());
   }

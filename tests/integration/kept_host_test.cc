@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -59,6 +61,7 @@ class KeptHostTest : public DaemonTest {
       for (int tier = 0; tier < kTierCount; ++tier) all.blocks.hit[tier] += one.blocks.hit[tier];
       all.blocks.miss += one.blocks.miss;
       all.wrong_blocks += one.wrong_blocks;
+      all.errors += one.errors;
     }
     return all;
   }
@@ -76,6 +79,7 @@ class KeptHostTest : public DaemonTest {
     EXPECT_EQ(report.blocks.hit[static_cast<int>(Tier::kHost)], kPrompts * kBlocks);
     EXPECT_EQ(report.blocks.miss, 0u);
     EXPECT_EQ(report.wrong_blocks, 0u);
+    EXPECT_EQ(report.errors, 0u) << "an acquire that fails finds nothing";
   }
 };
 
@@ -123,6 +127,25 @@ TEST_F(KeptHostTest, ManyDeathsInARowLoseNothing) {
     daemon().Kill();
     ASSERT_TRUE(daemon().Restart());
   }
+  (void)Admin("settle");
+  ExpectAllFromHost(PlayAgain());
+}
+
+TEST_F(KeptHostTest, StartsThatFailForAnotherReasonAreNoDeaths) {
+  Start();
+  Fill();
+  EXPECT_EQ(daemon().Terminate(), 0);
+  {
+    const UniqueFd other(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+    daemon().admin_socket().copy(address.sun_path, sizeof(address.sun_path) - 1);
+    ASSERT_EQ(::bind(other.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_EQ(::listen(other.get(), 1), 0);
+    for (int starts = 0; starts < 6; ++starts) EXPECT_FALSE(daemon().Restart());
+  }
+  ASSERT_TRUE(daemon().Restart());
+  EXPECT_TRUE(LogHas("socket_in_use"));
+  EXPECT_FALSE(LogHas("not_adopted")) << "neither host memory nor the pool";
   (void)Admin("settle");
   ExpectAllFromHost(PlayAgain());
 }

@@ -81,6 +81,7 @@ ArenaMapping::ArenaMapping(ArenaMapping&& other) noexcept
       huge_pages_(other.huge_pages_) {}
 
 ArenaMapping::~ArenaMapping() {
+  if (table_ != nullptr) table_->TakeBackAdoption();
   table_.reset();
   if (!table_memory_.empty()) ::munmap(table_memory_.data(), table_memory_.size());
   if (!reserved_.empty()) ::munmap(reserved_.data(), reserved_.size());
@@ -161,7 +162,6 @@ Status ArenaMapping::MapFiles(const Sizes& sizes, bool format) {
     return Failed("mmap of the host arena");
   }
   AdviseKernel();
-  if (!format) table_->BeginAdoption();
   return {};
 }
 

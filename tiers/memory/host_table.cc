@@ -122,9 +122,19 @@ HostTable::Head& HostTable::head() const { return *reinterpret_cast<Head*>(memor
 
 uint32_t HostTable::unfinished_adoptions() const { return head().unfinished_adoptions; }
 
-void HostTable::BeginAdoption() { ++head().unfinished_adoptions; }
+void HostTable::BeginAdoption() {
+  adopting_ = true;
+  ++head().unfinished_adoptions;
+}
 
-void HostTable::EndAdoption() { head().unfinished_adoptions = 0; }
+void HostTable::EndAdoption() {
+  adopting_ = false;
+  head().unfinished_adoptions = 0;
+}
+
+void HostTable::TakeBackAdoption() {
+  if (std::exchange(adopting_, false)) --head().unfinished_adoptions;
+}
 
 void HostTable::Resize(uint64_t arena_bytes) {
   shape_.arena_bytes = arena_bytes;

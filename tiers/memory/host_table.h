@@ -77,9 +77,11 @@ class HostTable {
   // Whether the slab's cut is damaged, so that the blocks of its slots are lost. It is not cut from
   // then on, so that no later process tells it again.
   [[nodiscard]] bool TakeDamagedCut(uint64_t slab);
-  // A process begins to check the slots, and has checked all of them.
+  // A process begins to check the slots, at most once, and has checked all of them.
   void BeginAdoption();
   void EndAdoption();
+  // The process ends in order: if it has begun and not ended, that was not because of the slots.
+  void TakeBackAdoption();
   // From now on the table says that the arena has this size. REQUIRES: nothing is recorded of slabs
   // that one of the two sizes lacks; the memory is long enough.
   void Resize(uint64_t arena_bytes);
@@ -115,6 +117,7 @@ class HostTable {
 
   HostTableShape shape_;
   const std::span<std::byte> memory_;
+  bool adopting_ = false;
 };
 
 }  // namespace kvtier

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "tiers/memory/record_word.h"
 
@@ -267,9 +268,19 @@ void PoolTable::RemoveSession(uint32_t number) {
   free_sessions_.push_back(number);
 }
 
-void PoolTable::BeginAdoption() { ++head().unfinished_adoptions; }
+void PoolTable::BeginAdoption() {
+  adopting_ = true;
+  ++head().unfinished_adoptions;
+}
 
-void PoolTable::EndAdoption() { head().unfinished_adoptions = 0; }
+void PoolTable::EndAdoption() {
+  adopting_ = false;
+  head().unfinished_adoptions = 0;
+}
+
+void PoolTable::TakeBackAdoption() {
+  if (std::exchange(adopting_, false)) --head().unfinished_adoptions;
+}
 
 PoolEntryState PoolTable::StateOf(BlockIndex block) const {
   const uint32_t word = StateRecord(block).word;

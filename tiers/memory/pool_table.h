@@ -101,6 +101,8 @@ class PoolTable {
   // A daemon begins to use the pool's blocks, and has lived to serve them.
   void BeginAdoption();
   void EndAdoption();
+  // The process ends in order: if it has begun and not ended, that was not because of the blocks.
+  void TakeBackAdoption();
 
   // --- reading ---
   [[nodiscard]] PoolEntryState StateOf(BlockIndex block) const;
@@ -133,6 +135,7 @@ class PoolTable {
   const std::span<std::byte> memory_;
   const uint32_t blocks_;
   std::vector<uint32_t> free_sessions_;  // numbers, the next to be given last
+  bool adopting_ = false;
 };
 
 }  // namespace kvtier

@@ -50,6 +50,7 @@ void KeptSlots::Claim(uint64_t first_slab, uint64_t end_slab) {
 
 void KeptSlots::ClaimSlab(uint64_t slab, uint64_t slot_bytes, std::vector<Slot>* found) {
   HostTable& table = *state_.env.arena->table();
+  if (!std::exchange(begun_, true)) table.BeginAdoption();
   const SlotClass slots{slot_bytes, GroupOf(slab, slot_bytes)};
   const uint64_t begin = slab * allocator_.slab_bytes();
   for (uint64_t i = 0; i < allocator_.SlotsPerSlab(slot_bytes); ++i) {

@@ -50,6 +50,7 @@ class KeptSlots {
   // anew with each would take ever longer.
   std::vector<std::vector<Slot>> found_;
   uint64_t waiting_ = 0;
+  bool begun_ = false;  // the table knows of it
   // Until when writes of a dead daemon may still arrive, and the slots that they may reach.
   int64_t late_until_ms_ = 0;
   std::vector<uint64_t> unfinished_;
