@@ -51,8 +51,9 @@ bool Drains::NothingLeft() const {
 // idle.
 void Drains::Pump() {
   if (waiting_.empty()) return;
-  // Blocks that an earlier daemon left may be worth writing, too.
-  if (!stopped_ && adoption_.waiting() > 0) return;
+  // Blocks that an earlier daemon left may be worth writing, too, also those that lie in memory
+  // which is not ready yet.
+  if (!stopped_ && state_.has_disk() && !adoption_.Ended()) return;
   if (!state_.orders.unpersisted.empty()) {
     if (stopped_) return;
     (void)retention_.PersistSome(state_.options.drain_part_rows);

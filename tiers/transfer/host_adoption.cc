@@ -44,7 +44,7 @@ bool HostAdoption::Pump() {
 bool HostAdoption::Ended() const {
   // Memory that comes later, with another size, is new.
   if (end_noted_) return true;
-  const bool more_to_come = state_.env.arena->table() != nullptr && state_.env.arena->growing();
+  const bool more_to_come = state_.env.arena->left() && state_.env.arena->growing();
   return !more_to_come && waiting() == 0 && (stage_ == Stage::kNone || stage_ == Stage::kDone);
 }
 

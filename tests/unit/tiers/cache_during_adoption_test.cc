@@ -71,5 +71,33 @@ TEST_F(CacheDuringAdoptionTest, TheTableHasEachBlockAndItsPinAtAnyMoment) {
   cache_.reset();
 }
 
+// Before a reboot they would be lost.
+TEST_F(CacheDuringAdoptionTest, ADrainWaitsForBlocksInWhatIsNotReadyYet) {
+  Start({.host_slots_ready = 8, .keep_host = true});
+  machine_->arena->Grow(kSlabBytes);
+  Put(Sequence(1, 10));
+  EvictFromPool();
+  DieAndBegin();
+  Settle();
+  ASSERT_LT(cache_->Gauges().entries, 10u);
+  bool done = false;
+  cache_->Drain([&] { done = true; });
+  AdvanceAndTick(kSecondMs);
+  EXPECT_FALSE(done);
+  machine_->arena->Grow(kSlabBytes);
+  AdvanceAndTick(kSecondMs);
+  EXPECT_TRUE(done);
+  for (const BlockHash& hash : Sequence(1, 10)) EXPECT_TRUE(Presence(hash).disk);
+}
+
+TEST_F(CacheDuringAdoptionTest, AnArenaThatNoneHasLeftIsNotWaitedFor) {
+  Start({.host_slots_ready = 8, .keep_host = true});
+  EXPECT_TRUE(cache_->Gauges().adoption_ended);
+  bool done = false;
+  cache_->Drain([&] { done = true; });
+  Settle();
+  EXPECT_TRUE(done);
+}
+
 }  // namespace
 }  // namespace kvtier
