@@ -197,11 +197,16 @@ Acceptor::Acceptor(EventLoop* loop, Log* log, std::string path, UniqueFd socket,
       accepted_(std::move(accepted)),
       retry_(loop),
       watch_(std::in_place, loop, socket_.get()) {
+  if (!path_.empty()) (void)::lstat(path_.c_str(), &file_);
   Wait();
 }
 
+// Another daemon may have made one there since this one's was removed.
 Acceptor::~Acceptor() {
-  if (!path_.empty()) ::unlink(path_.c_str());
+  struct stat there {};
+  const bool has_its_place = !path_.empty() && ::lstat(path_.c_str(), &there) == 0 &&
+                             there.st_dev == file_.st_dev && there.st_ino == file_.st_ino;
+  if (has_its_place) ::unlink(path_.c_str());
   // Connections that were not accepted go with the socket, and what they have sent with them.
   watch_.reset();
   const LingerBreaker breaker;

@@ -5,6 +5,7 @@
 // the socket only notices a live listener and refuses to replace it.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -65,6 +66,7 @@ class Acceptor {
   Log* const log_;
   const std::string path_;  // empty: a port
   UniqueFd socket_;
+  struct stat file_ {};  // at the path
   const bool descriptors_;
   const std::function<void(UniqueFd)> accepted_;
   Timer retry_;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <map>
@@ -19,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/net/acceptor.h"
 #include "protocol/messages.h"
 #include "protocol/socket_io.h"
 #include "tests/fakes/lingering_socket.h"
@@ -43,6 +45,23 @@ class RecordingListener final : public ConnectionListener {
   int closings = 0;
   std::string reason;
 };
+
+TEST(Acceptor, TheFileOfOneThatListensThereSinceStays) {
+  EventLoop loop;
+  Log log(LogConfig{.level = LogLevel::kError});
+  const TestDirectory directory;
+  const std::string path = directory.path() / "socket";
+  const auto listen = [&] {
+    return *Acceptor::Listen(&loop, &log, path, 0600, /*descriptors=*/true, [](UniqueFd) {});
+  };
+  auto first = listen();
+  std::filesystem::remove(path);
+  auto second = listen();
+  first.reset();
+  EXPECT_TRUE(std::filesystem::exists(path));
+  second.reset();
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
 
 class ConnectionTest : public testing::Test {
  protected:
