@@ -240,12 +240,14 @@ class OwnershipTest(DaemonTestCase):
         self.daemon.settle()
         self.assertEqual(watcher.stats().pool_blocks_private, 0)
 
-    def test_a_model_of_another_connection_is_registered_anew(self):
+    def test_a_model_of_another_connection_is_taken_by_its_number_here(self):
         first, second = self.connect(), self.connect()
-        second.register_model(kvtier.ModelRecord("another", 1, 1, 8, 8))
-        pool = second.attach(first.register_model(RECORD))
-        self.assertEqual(pool.info().block_bytes, BLOCK_BYTES)
-        self.assertEqual(pool.model.record, RECORD)
+        here = first.register_model(RECORD)
+        for known in (kvtier.ModelRecord("another", 1, 1, 8, 8), RECORD):
+            second.register_model(known)
+            with second.attach(here, pool_bytes=4 * BLOCK_BYTES) as pool:
+                self.assertEqual(pool.model.record, RECORD)
+                self.assertEqual(pool.info().block_bytes, BLOCK_BYTES)
 
     def test_threads_that_still_wait_when_the_program_ends_do_no_harm(self):
         code = (

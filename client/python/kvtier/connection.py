@@ -119,7 +119,7 @@ class Connection(Owner):
 
     def __init__(self, handle: Handle) -> None:
         super().__init__(handle)
-        self._fingerprints: set[bytes] = set()  # of the models registered here
+        self._models: dict[bytes, Model] = {}  # registered here, by fingerprint
 
     def close(self) -> None:
         """Closes its pools and their sequences, and disconnects: the daemon drops all references.
@@ -157,7 +157,7 @@ class Connection(Owner):
         info: Any = _library.sized(abi.kvt_model_info)
         self._call("kvt_register_model", ctypes.byref(to_abi(record)), ctypes.byref(info))
         model = Model(record, layout, info.model, info.block_bytes, bytes(info.fingerprint))
-        self._fingerprints.add(model.fingerprint)
+        self._models[model.fingerprint] = model
         return model
 
     def devices(self) -> list[Device]:
@@ -259,10 +259,8 @@ class Connection(Owner):
         """The model as this connection numbers it. Raises as `register_model`."""
         if isinstance(model, ModelRecord):
             return self.register_model(model)
-        if model.fingerprint in self._fingerprints:
-            return model
-        # Registered by another connection: its number means another model here, or none.
-        return self.register_model(model.record)
+        # One of another connection has another number here, or none yet.
+        return self._models.get(model.fingerprint) or self.register_model(model.record)
 
     def flush(self) -> bool:
         """Waits until the daemon has done all that was sent before.
