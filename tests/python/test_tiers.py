@@ -2,6 +2,7 @@
 """Blocks that left the pool come back: from host memory, and from disk after a restart."""
 
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -13,9 +14,12 @@ from kvtier import (
     Miss,
     NotFoundError,
     Presence,
+    Status,
     Tier,
     UnsupportedError,
 )
+
+ALL_HITS = 0xFFFFFFFF
 
 
 class TiersTest(DaemonTestCase):
@@ -63,6 +67,18 @@ class TiersTest(DaemonTestCase):
                 pool.wait(got.load, stream=1)
             with self.assertRaises(InvalidArgumentError):
                 pool.wait(got.load, stream="default")
+
+    def test_a_stream_waits_for_the_whole_load_where_it_is_counted_in_the_other_unit(self):
+        pool = self.attach()
+        hashes = self.commit_prefix(pool, prompt(blocks=8), fill=20)
+        for in_layers, steps in ((False, [3, ALL_HITS]), (True, [ALL_HITS, 1])):
+            self.push_out_of_the_pool(pool)
+            with pool.acquire(hashes, in_layers=in_layers) as got:
+                with mock.patch.object(pool, "_status", return_value=Status.UNAVAILABLE) as status:
+                    pool.wait(got.load, 3, stream=1)
+                    pool.wait_layers(got.load, 1, stream=1)
+                self.assertEqual([call.args[2] for call in status.call_args_list], steps)
+                got.wait()
 
     def test_a_prefetched_prefix_is_in_the_pool(self):
         pool = self.attach()

@@ -33,7 +33,7 @@ from .opening import open_sequence
 from .sequence import Sequence
 from .types import CommitEntry, Hint, HitPlan, Load, LoadProgress, Miss, Presence, Retention
 
-_ALL_HITS = 0xFFFFFFFF
+_ALL_STEPS = 0xFFFFFFFF
 
 
 class AcquireCall:
@@ -46,6 +46,7 @@ class AcquireCall:
         hash_count = len(hashes) // _native.HASH_BYTES
         self._hashes = hashes
         self._partial_blocks = partial_blocks
+        self._in_layers = in_layers
         self._hits = new_hit_array(hash_count + (1 if partial_blocks else 0))
         self._private = new_block_array(_native.unsigned(new_blocks, 32, "new_blocks"))
         self.request = request = _library.sized(abi.kvt_acquire_request)
@@ -69,7 +70,7 @@ class AcquireCall:
             Hits(self._hits[: reply.hit_count]),
             Blocks(self._private),
             None if offered == abi.KVT_NO_PARTIAL_BLOCK else offered,
-            Load(load.id, load.attachment) if load.id else None,
+            Load(load.id, load.attachment, self._in_layers) if load.id else None,
             reply.first_hit,
         )
 
@@ -181,8 +182,8 @@ class Pool(AttachedPool):
         stream, and throw the results away unless it says that the hits are ready. Raises
         UnsupportedError (the pool is not on a GPU).
         """
-        steps = _ALL_HITS if up_to is None else _native.unsigned(up_to, 32, "up_to")
-        if stream is not None and not self._queue_wait(load, steps, stream):
+        steps = _ALL_STEPS if up_to is None else _native.unsigned(up_to, 32, "up_to")
+        if stream is not None and not self._queue_wait(load, steps, stream, in_layers=False):
             return LoadProgress(0, True, Miss.UNAVAILABLE)
         return self._wait("kvt_wait", load, steps, timeout_ms if stream is None else 0)
 
@@ -198,15 +199,17 @@ class Pool(AttachedPool):
         acquired `in_layers` has them when it is complete.
         """
         steps = _native.unsigned(layers, 32, "layers")
-        if stream is not None and not self._queue_wait(load, steps, stream):
+        if stream is not None and not self._queue_wait(load, steps, stream, in_layers=True):
             return LoadProgress(0, True, Miss.UNAVAILABLE)
         wait_ms = timeout_ms if stream is None else 0
         return self._wait("kvt_wait_layers", load, steps, wait_ms)
 
-    def _queue_wait(self, load: Load, steps: int, stream: object) -> bool:
-        status = self._status(
-            "kvt_wait_on_stream", abi.kvt_load(*load), steps, stream_pointer(stream)
-        )
+    def _queue_wait(self, load: Load, steps: int, stream: object, in_layers: bool) -> bool:
+        # A counter tells hits or layers; where it tells the other, only its end tells enough.
+        if load.in_layers != in_layers:
+            steps = _ALL_STEPS
+        named = abi.kvt_load(load.id, load.attachment)
+        status = self._status("kvt_wait_on_stream", named, steps, stream_pointer(stream))
         if status in (Status.UNAVAILABLE, Status.STALE_HANDLE):
             return False
         check(status)
@@ -216,7 +219,7 @@ class Pool(AttachedPool):
         progress = _library.sized(abi.kvt_load_progress)
         status = self._status(
             function,
-            abi.kvt_load(*load),
+            abi.kvt_load(load.id, load.attachment),
             steps,
             _native.timeout(timeout_ms),
             ctypes.byref(progress),

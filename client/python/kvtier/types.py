@@ -155,6 +155,7 @@ class Load(NamedTuple):
 
     id: int
     attachment: int
+    in_layers: bool = False
 
 
 class LoadProgress(NamedTuple):
