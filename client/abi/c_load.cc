@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C ABI: waiting for what an acquire has loaded.
 
-#include <fmt/format.h>
-
 #include <memory>
 
 #include "client/abi/c_common.h"
@@ -45,9 +43,7 @@ Status Wait(kvt_pool* pool, kvt_load load, const LoadGoal& goal, int64_t timeout
       const LoadState state,
       attachment->Wait(LoadId{load.id}, goal, ToDeadline(timeout_ms, pool->pool->connection())));
   Fill(state, progress);
-  if (goal.ReachedBy(state)) return {};
-  return MakeError(ErrorCode::kTimeout, "load_timeout",
-                   fmt::format("{} of {} blocks are loaded", state.progress.ready, state.hits));
+  return goal.Check(state);
 }
 
 // Returns once the stream has its wait; the host waits only if the load has no counter.

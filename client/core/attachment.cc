@@ -113,17 +113,18 @@ Result<LoadState> Attachment::Wait(LoadId load, const LoadGoal& goal, Deadline d
 
 Status Attachment::WaitOnStream(LoadId tagged, uint32_t steps, void* stream,
                                 Deadline deadline) const {
-  KVT_ASSIGN_OR_RETURN(const auto device, mapping_->OnDevice());
   const LinkPtr link = link_->Current();
   DaemonSession& session = *link->session;
   KVT_ASSIGN_OR_RETURN(const LoadId load, link->Untagged(tagged));
   KVT_ASSIGN_OR_RETURN(const LoadState state, FindLoad(&session, load));
-  if (state.progress.finished) return {};
-  if (!state.counter) {
+  const bool ended = state.progress.finished;
+  if (!ended && !state.counter && mapping_->device_kind() == wire::DeviceKind::kCuda) {
     const LoadGoal goal{.hits = state.in_layers ? state.hits : steps};
-    const Result<LoadState> waited = WaitForLoad(&session, load, goal, deadline);
-    return waited ? Status() : tl::unexpected(waited.error());
+    KVT_ASSIGN_OR_RETURN(const LoadState waited, WaitForLoad(&session, load, goal, deadline));
+    return goal.Check(waited);
   }
+  KVT_ASSIGN_OR_RETURN(const auto device, mapping_->OnDevice());
+  if (ended) return {};
   KVT_RETURN_IF_ERROR(session.WatchForLoss());
   return session.counters()->WaitOnStream(*state.counter, std::min(steps, state.counter->steps),
                                           device->ordinal(), stream);

@@ -62,6 +62,12 @@ bool LoadGoal::ReachedBy(const LoadState& state) const {
   return layers > 0 ? state.layers >= layers : state.progress.ready >= std::min(hits, state.hits);
 }
 
+Status LoadGoal::Check(const LoadState& state) const {
+  if (ReachedBy(state)) return {};
+  return MakeError(ErrorCode::kTimeout, "load_timeout",
+                   fmt::format("{} of {} blocks are loaded", state.progress.ready, state.hits));
+}
+
 Result<LoadState> FindLoad(DaemonSession* session, LoadId load) {
   const auto lock = session->channel().Lock();
   const LoadState* const state = session->loads().Find(load);

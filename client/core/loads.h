@@ -74,10 +74,13 @@ struct LoadGoal {
   uint32_t layers = 0;  // if not 0, it counts alone
 
   [[nodiscard]] bool ReachedBy(const LoadState& state) const;
+  // Errors: kTimeout "load_timeout": it is not.
+  [[nodiscard]] Status Check(const LoadState& state) const;
 };
 
 // Waits until the goal is reached or the load has finished, and says how far it is. A time-out is
-// not an error: neither holds then. Errors: kNotFound "unknown_load", kUnavailable.
+// not an error: neither holds then, see LoadGoal::Check. Errors: kNotFound "unknown_load",
+// kUnavailable.
 [[nodiscard]] Result<LoadState> WaitForLoad(DaemonSession* session, LoadId load,
                                             const LoadGoal& goal, Deadline deadline);
 // How far it was when something was last heard of it. Errors: kNotFound "unknown_load".

@@ -205,18 +205,16 @@ void Sequence::AdoptHits(const PrefixPlan& plan, const AcquiredPart& reply) {
 
 Status Sequence::Wait(Deadline deadline) {
   while (!ready_ && load_.value != 0) {
-    const Result<LoadState> state = attachment_->Wait(load_, {.hits = load_hits_}, deadline);
+    const LoadGoal goal{.hits = load_hits_};
+    const Result<LoadState> state = attachment_->Wait(load_, goal, deadline);
     if (!state && state.error().code == ErrorCode::kUnavailable) {
       // A load does not survive its daemon, but the sequence may.
       KVT_RETURN_IF_ERROR(Check());
       continue;
     }
     if (!state) return tl::unexpected(state.error());
+    KVT_RETURN_IF_ERROR(goal.Check(*state));
     const LoadProgress& progress = state->progress;
-    if (progress.ready < load_hits_ && !progress.finished) {
-      return MakeError(ErrorCode::kTimeout, "load_timeout",
-                       fmt::format("{} of {} blocks are loaded", progress.ready, load_hits_));
-    }
     if (progress.ready < load_hits_) {
       miss_ = progress.miss;
       LoseHitsFrom(load_first_ + progress.ready);

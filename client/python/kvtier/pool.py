@@ -180,7 +180,8 @@ class Pool(AttachedPool):
         given to the stream from now on starts when the hits are usable, or when nothing more will
         come (the load failed, the daemon died): call wait again after synchronizing with the
         stream, and throw the results away unless it says that the hits are ready. Raises
-        UnsupportedError (the pool is not on a GPU).
+        UnsupportedError (the pool is not on a GPU), TimedOutError (the load is one of too many to
+        be counted, for which the host waits).
         """
         steps = _ALL_STEPS if up_to is None else _native.unsigned(up_to, 32, "up_to")
         if stream is not None and not self._queue_wait(load, steps, stream, in_layers=False):

@@ -231,7 +231,8 @@ void FakeDaemon::AnswerAttach(const wire::Frame& frame) {
                                                 .generation = options_.generation,
                                                 .pool_bytes = pool_bytes,
                                                 .block_bytes = block_bytes_,
-                                                .blocks = options_.blocks},
+                                                .blocks = options_.blocks,
+                                                .device_kind = options_.device_kind},
                               frame.request_id);
   if (options_.short_pool) {
     const FakeCache small(block_bytes_, options_.blocks - 1);

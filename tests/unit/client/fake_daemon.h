@@ -29,6 +29,7 @@ struct FakeDaemonOptions {
   bool keeps = false;
   uint32_t max_hashes = wire::kMaxHashesPerCall;
   uint32_t max_blocks = wire::kMaxBlocksPerCall;
+  wire::DeviceKind device_kind = wire::DeviceKind::kHost;  // as it says; the pool is host memory
   // Descriptors with less memory than announced.
   bool short_pool = false;
   // Leaves the requests where they are.

@@ -133,6 +133,26 @@ TEST_F(LoadCounterTest, HostMemoryHasNoStreams) {
   EXPECT_EQ(kvt_wait_on_stream(pool_->get(), acquired.load, 1, nullptr), KVT_UNSUPPORTED);
 }
 
+TEST_F(LoadCounterTest, AStreamThatCannotWaitIsToldWhetherTheHostHas) {
+  pool_.reset();
+  connection_.reset();
+  StartDaemon({.device_kind = wire::DeviceKind::kCuda});
+  kvt_connect_options options = ImpatientOptions();
+  Attach(options);
+  daemon_->WithCache([](FakeCache* cache) {
+    for (uint8_t byte = 1; byte <= 4; ++byte) {
+      cache->PutBelow(WireHash(byte), Tier::kHost, kBlockTokens, std::byte{byte});
+    }
+  });
+  const kvt::Acquired acquired = Acquire();
+  daemon_->Progress(IdOf(acquired), 2, false);
+  EXPECT_TRUE(pool_->WaitOnStream(acquired, 2, nullptr));
+  const kvt::Status all = pool_->WaitOnStream(acquired, 4, nullptr);
+  ASSERT_FALSE(all);
+  EXPECT_EQ(all.error().code, KVT_TIMEOUT);
+  EXPECT_EQ(all.error().reason, "load_timeout");
+}
+
 TEST_F(LoadCounterTest, AStructThatIsShorterThanTheLibrarysIsRefusedALongerOneIsTaken) {
   const std::vector<kvt_hash> hashes = Hashes(1, 1);
   kvt_acquire_request request{};
