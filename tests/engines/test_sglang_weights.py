@@ -173,6 +173,17 @@ class WeightsTest(unittest.TestCase):
             self.assertNotEqual(*seen)
             self.assertNotIn(None, seen)
 
+    def test_a_name_of_the_hub_whose_weights_are_kept_in_a_directory_of_their_own(self):
+        for cache, commit in (("hub", "a" * 40), ("own", "b" * 40)):
+            model = self.folder / cache / "models--org--model"
+            (model / "snapshots" / commit).mkdir(parents=True)
+            (model / "refs").mkdir()
+            (model / "refs/main").write_text(commit)
+        with mock.patch.dict(os.environ, HF_HUB_CACHE=str(self.folder / "hub")):
+            own = str(self.folder / "own")
+            seen = [self.weights("org/model", download_dir=own), self.weights("org/model")]
+        self.assertEqual(seen, [f"commit:{'b' * 40}", f"commit:{'a' * 40}"])
+
     def test_what_this_machine_does_not_have(self):
         with mock.patch.dict(os.environ, HF_HUB_CACHE=str(self.folder)):
             with self.assertLogs("sglang.kvtier", "WARNING"):

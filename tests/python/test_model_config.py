@@ -3,9 +3,11 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import tempfile
 import unittest
+from unittest import mock
 
 import kvtier
 from harness.model_cache import COMMIT, LLAMA, model_cache
@@ -160,6 +162,25 @@ class PretrainedTest(unittest.TestCase):
             for revision in ("", "main", COMMIT):
                 one = ModelRecord.from_pretrained("org/llama", revision=revision)
                 self.assertEqual((one.name, one.revision, one.layers), ("org/llama", COMMIT, 32))
+
+    def test_the_cache_is_looked_for_where_the_hubs_library_keeps_it(self):
+        with model_cache("org/llama") as snapshot, tempfile.TemporaryDirectory() as home:
+            hub = snapshot.parents[2]
+            (pathlib.Path(home) / "huggingface").mkdir()
+            (pathlib.Path(home) / "huggingface/hub").symlink_to(hub)
+            for given in (
+                {"XDG_CACHE_HOME": home},
+                {"XDG_CACHE_HOME": "/nowhere", "HF_HOME": "$HOME/huggingface"},
+                {"HF_HOME": "~/huggingface"},
+                {"HF_HOME": "/nowhere", "HUGGINGFACE_HUB_CACHE": "~/huggingface/hub"},
+                {"HUGGINGFACE_HUB_CACHE": "/nowhere", "HF_HUB_CACHE": "$HOME/huggingface/hub"},
+            ):
+                with self.subTest(given), mock.patch.dict(os.environ, HOME=home):
+                    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME"):
+                        os.environ.pop(name, None)
+                    os.environ.update(given)
+                    found = ModelRecord.from_pretrained("org/llama")
+                    self.assertEqual(found.revision, COMMIT)
 
     def test_a_directory_of_the_cache_has_the_same_commit(self):
         with model_cache("org/llama") as snapshot:

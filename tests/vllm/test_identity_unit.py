@@ -192,6 +192,18 @@ class IdentityTest(unittest.TestCase):
         other = self.record(the_engine=engine(model=self.directory(b"Weights", (1, 1))))
         self.assertNotEqual(first, other)
 
+    def test_weights_in_a_cache_of_their_own_have_its_commit(self):
+        with tempfile.TemporaryDirectory() as cache:
+            os.makedirs(f"{cache}/models--org--model/refs")
+            os.makedirs(f"{cache}/models--org--model/snapshots/{'b' * 40}")
+            with open(f"{cache}/models--org--model/refs/main", "w") as reference:
+                reference.write("b" * 40)
+            config = types.SimpleNamespace(_commit_hash="a" * 40)
+            one = engine(model="org/model", hf_config=config)
+            self.assertEqual(identity.loaded_weights(one, ""), f"commit:{'a' * 40}")
+            one.load_config.download_dir = cache
+            self.assertEqual(identity.loaded_weights(one, ""), f"commit:{'b' * 40}")
+
     def test_weights_that_nobody_can_tell_have_no_name_but_the_user_s(self):
         in_a_bucket = engine(model=self.directory(b"w"), model_weights="s3://bucket/model")
         with tempfile.TemporaryDirectory() as empty:

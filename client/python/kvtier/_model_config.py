@@ -63,15 +63,16 @@ def read(source: Source) -> dict[str, Any]:
     return dict(source)
 
 
-def directory_of(name: str, revision: str) -> tuple[pathlib.Path, str]:
+def directory_of(name: str, revision: str, cache: str = "") -> tuple[pathlib.Path, str]:
     """Where the files of a model are, and their commit, "" if that cannot be told: `name` is a
-    directory, or a model in the hub's cache on this machine. Raises NotFoundError."""
+    directory, or a model in the hub's cache on this machine, or in `cache` in its place. Raises
+    NotFoundError."""
     path = pathlib.Path(name)
     if path.is_dir():
         whole = path.resolve()
         in_cache = whole.parent.name == "snapshots" and COMMIT.fullmatch(whole.name)
         return path, revision or (whole.name if in_cache else "")
-    model = _hub_directory(name)
+    model = _hub_directory(name, cache)
     reference = model / "refs" / (revision or "main")
     commit = revision
     if reference.is_file():
@@ -82,11 +83,13 @@ def directory_of(name: str, revision: str) -> tuple[pathlib.Path, str]:
     return model / "snapshots" / commit, commit
 
 
-def _hub_directory(name: str) -> pathlib.Path:
-    """Where the hub's cache on this machine has a model, if it does."""
-    home = os.environ.get("HF_HOME") or pathlib.Path.home() / ".cache/huggingface"
-    cache = pathlib.Path(os.environ.get("HF_HUB_CACHE") or pathlib.Path(home) / "hub")
-    return cache / ("models--" + name.replace("/", "--"))
+def _hub_directory(name: str, cache: str = "") -> pathlib.Path:
+    """Where a cache has a model, if it does: by default the one that the hub's library would take."""
+    given = os.environ.get
+    home = given("HF_HOME", os.path.join(given("XDG_CACHE_HOME", "~/.cache"), "huggingface"))
+    hub = given("HF_HUB_CACHE", given("HUGGINGFACE_HUB_CACHE", os.path.join(home, "hub")))
+    cache = cache or os.path.expandvars(os.path.expanduser(hub))
+    return pathlib.Path(cache, "models--" + name.replace("/", "--"))
 
 
 def only_revision(name: str) -> str | None:
@@ -157,14 +160,15 @@ def facts(config: Mapping[str, Any]) -> dict[str, str]:
     return result
 
 
-def weights(name: str, revision: str = "", whole: bool = False) -> str | None:
+def weights(name: str, revision: str = "", whole: bool = False, cache: str = "") -> str | None:
     """Names the weights under a model's name by their content, as far as this machine has them; None:
-    it has neither their files nor their commit. whole: reads the files whole."""
+    it has neither their files nor their commit. whole: reads the files whole. cache: as of
+    `directory_of`."""
     try:
         content = weights_digest(name, whole)
         if content is not None:
             return f"files:{content}"
-        _, commit = directory_of(name, revision)
+        _, commit = directory_of(name, revision, cache)
     except (KvtierError, OSError, ValueError):
         commit = revision
     return f"commit:{commit}" if COMMIT.fullmatch(commit) else None

@@ -23,6 +23,7 @@ _PLACES = (
     "revision",
     "speculative_draft_model_path",
     "speculative_draft_model_revision",
+    "download_dir",
 )
 # These, from where they are read.
 _WAYS = ("load_format", "speculative_draft_load_format", "weight_cache_mode")
@@ -103,12 +104,13 @@ def loaded_weights(
     which says where the weights are. label: the user's name for them. whole: reads the files whole."""
     given = {name: value for name, value in arguments.items() if value != "None"}
     place, way = given.get("model_path") or served_name or "", given.get("load_format", "auto")
-    is_read = given.get("weight_cache_mode") != "client"
-    names = [weights(place, given.get("revision", ""), whole) if is_read and way in _OF_FILES else None]
+    is_read, cache = given.get("weight_cache_mode") != "client", given.get("download_dir", "")
+    revision = given.get("revision", "")
+    names = [weights(place, revision, whole, cache) if is_read and way in _OF_FILES else None]
     if draft := given.get("speculative_draft_model_path"):
         revision = given.get("speculative_draft_model_revision", "")
         is_read &= given.get("speculative_draft_load_format", way) in _OF_FILES
-        names.append(weights(draft, revision, whole) if is_read else None)
+        names.append(weights(draft, revision, whole, cache) if is_read else None)
     name = weights_of(names, label)
     if name is None:
         logger.warning(
@@ -134,18 +136,19 @@ def arguments_of(server_arguments: Any) -> dict[str, str]:
     found = {name: str(getattr(server_arguments, name, None)) for name in _PLACES + _WAYS}
     found[_SETTINGS] = settings_digest(server_arguments)
     if adapters := getattr(server_arguments, "lora_paths", None):
-        found[_ADAPTERS] = _adapters_digest(adapters)
+        cache = getattr(server_arguments, "download_dir", None) or ""
+        found[_ADAPTERS] = _adapters_digest(adapters, cache)
     return found
 
 
-def _adapters_digest(adapters: Any) -> str:
+def _adapters_digest(adapters: Any, cache: str) -> str:
     """Digests the tensors of the adapters (LoRA) that a server is started with, for SGLang's page hashes
     have their names and paths alone. Adapters that are loaded later have names that no other server has."""
     named = []
     for one in adapters.values() if isinstance(adapters, Mapping) else adapters:
         given = one["lora_path"] if isinstance(one, Mapping) else getattr(one, "lora_path", one)
         path = str(given).split("=", 1)[-1]  # "name=path", as on the command line
-        named.append([path, weights(path) or unnamed_epoch()])
+        named.append([path, weights(path, cache=cache) or unnamed_epoch()])
     return digest(sorted(named))[:32]
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from .._facts import config_digest, digest, record_name, short, weights_of
+from .._model_config import weights
 from .._settings import default_of
 from .._weight_files import COMMIT, weights_digest
 from ..model import KvGroup, ModelRecord
@@ -188,12 +189,14 @@ def _weight_name(model: Any, load: Any, whole: bool) -> str | None:
     except OSError:
         return None
     commit = getattr(getattr(model, "hf_config", None), "_commit_hash", None)
-    revision = str(getattr(model, "revision", None))
+    revision = str(getattr(model, "revision", None) or "")
     if COMMIT.fullmatch(revision):
         commit = revision
     elif getattr(model, "hf_config_path", None):
         commit = None  # of the configuration's repository
     name = f"files:{content}" if content else f"commit:{commit}" if commit else None
+    if cache := getattr(load, "download_dir", None):  # which the configuration is not from
+        name = weights(model.model, revision, whole, cache)
     return f"{name}.{_FILES[form]}" if name and _FILES[form] else name
 
 
