@@ -184,8 +184,9 @@ class PretrainedTest(unittest.TestCase):
 
     def test_a_directory_of_the_cache_has_the_same_commit(self):
         with model_cache("org/llama") as snapshot:
-            one = ModelRecord.from_pretrained(snapshot, name="org/llama")
-            self.assertEqual(one, ModelRecord.from_pretrained("org/llama"))
+            for revision in ("", "main"):
+                one = ModelRecord.from_pretrained(snapshot, name="org/llama", revision=revision)
+                self.assertEqual(one, ModelRecord.from_pretrained("org/llama"))
 
     def test_fields_can_be_given(self):
         with model_cache("org/llama"):
@@ -218,7 +219,11 @@ class PretrainedTest(unittest.TestCase):
             self.assertEqual(dataclasses.replace(other, revision=first.revision), first)
             self.assertNotEqual(other.revision, first.revision)
             self.assertRegex(other.revision, "^files:[0-9a-f]{32}$")
-            self.assertEqual(ModelRecord.from_pretrained(directory, revision="v1").revision, "v1")
+            named = [ModelRecord.from_pretrained(one, revision="main") for one in (directory, copy)]
+            self.assertEqual(named[0].revision, f"main {other.revision}")
+            self.assertEqual(named[1].revision, f"main {first.revision}")
+            given = ModelRecord.from_pretrained(directory, revision=COMMIT)
+            self.assertEqual(given.revision, COMMIT)
 
     def test_a_file_that_is_no_configuration_is_refused(self):
         with tempfile.TemporaryDirectory() as directory:

@@ -64,14 +64,14 @@ def read(source: Source) -> dict[str, Any]:
 
 
 def directory_of(name: str, revision: str, cache: str = "") -> tuple[pathlib.Path, str]:
-    """Where the files of a model are, and their commit, "" if that cannot be told: `name` is a
-    directory, or a model in the hub's cache on this machine, or in `cache` in its place. Raises
+    """Where the files of a model are, and their commit, or `revision` if that cannot be told: `name`
+    is a directory, or a model in the hub's cache on this machine, or in `cache` in its place. Raises
     NotFoundError."""
     path = pathlib.Path(name)
     if path.is_dir():
         whole = path.resolve()
         in_cache = whole.parent.name == "snapshots" and COMMIT.fullmatch(whole.name)
-        return path, revision or (whole.name if in_cache else "")
+        return path, whole.name if in_cache else revision
     model = _hub_directory(name, cache)
     reference = model / "refs" / (revision or "main")
     commit = revision
@@ -174,10 +174,11 @@ def weights(name: str, revision: str = "", whole: bool = False, cache: str = "")
     return f"commit:{commit}" if COMMIT.fullmatch(commit) else None
 
 
-def files(directory: pathlib.Path) -> str:
-    """Tells directories of weights apart that have no commit; "" without weights. Raises OSError."""
-    content = weights_digest(str(directory))
-    return f"files:{content}" if content else ""
+def revision_of(directory: pathlib.Path, commit: str) -> str:
+    """Tells directories of weights apart: by the commit, or the digest of the files, as far as there
+    are weights, behind the name in its place. Raises OSError."""
+    content = None if COMMIT.fullmatch(commit) else weights_digest(str(directory))
+    return f"{commit} files:{content}".lstrip() if content else commit
 
 
 def name_of(name: str) -> str:

@@ -107,13 +107,13 @@ class ModelRecord:
         and nothing else; asks no network.
 
         revision: a commit, branch or tag; by default what "main" named when it was downloaded. The
-        record has the commit; that of a directory without one is a digest of its files, and the name
+        record has the commit; a directory without one has a digest of its files beside it, and the name
         of a directory is that of its architecture, since the same model may be at another path. fields: as of `from_config`. Raises NotFoundError, and as `from_config`.
         """
         directory, commit = _model_config.directory_of(os.fspath(name_or_path), revision)
         fields.setdefault("name", _model_config.name_of(os.fspath(name_or_path)))
         return cls.from_config(
-            directory, revision=commit or _model_config.files(directory), **fields
+            directory, revision=_model_config.revision_of(directory, commit), **fields
         )
 
     @classmethod
