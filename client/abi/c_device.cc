@@ -41,9 +41,7 @@ extern "C" {
 KVT_API kvt_status kvt_pool_map_device(kvt_pool* pool, kvt_device_mapping* mapping) {
   return GuardOn(pool, "pool", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckStruct(mapping, "mapping"));
-    auto attached = pool->pool->Attached();
-    if (!attached) attached = pool->pool->Latest();
-    KVT_ASSIGN_OR_RETURN(const auto attachment, std::move(attached));
+    KVT_ASSIGN_OR_RETURN(const auto attachment, pool->pool->AttachedOrLatest());
     PoolMapping& memory = *attachment->mapping();
     KVT_ASSIGN_OR_RETURN(const std::shared_ptr<const CudaMapping> device, memory.OnDevice());
     mapping->base = device->address();

@@ -87,9 +87,7 @@ KVT_API void kvt_pool_close(kvt_pool* pool) { delete pool; }
 KVT_API kvt_status kvt_pool_get_info(kvt_pool* pool, kvt_pool_info* info) {
   return GuardOn(pool, "pool", [&]() -> Status {
     KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
-    Result<AttachmentPtr> attached = pool->pool->Attached();
-    if (!attached) attached = pool->pool->Latest();
-    KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, std::move(attached));
+    KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, pool->pool->AttachedOrLatest());
     const PoolMapping& mapping = *attachment->mapping();
     info->base = mapping.base();
     info->bytes = mapping.bytes();

@@ -38,9 +38,23 @@ Result<std::shared_ptr<const Attachment>> Pool::Attached() {
   if (!lock) return MakeError(ErrorCode::kUnavailable, "reattach_failed", "another thread tries");
   if (IsAttachedTo(session)) return Latest();
   if (const Status status = Attach(session); !status) {
+    TellRefusal(status.error());
     return MakeError(ErrorCode::kUnavailable, "reattach_failed", status.error().ToString());
   }
+  refusal_.clear();
   return Latest();
+}
+
+void Pool::TellRefusal(const Error& error) {
+  if (error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout) return;
+  if (std::exchange(refusal_, error.reason) == error.reason) return;
+  connection_->async_errors().Add({.code = error.code, .reason = error.reason});
+}
+
+Result<std::shared_ptr<const Attachment>> Pool::AttachedOrLatest() {
+  Result<std::shared_ptr<const Attachment>> attached = Attached();
+  const Result<std::shared_ptr<const Attachment>> latest = Latest();
+  return latest && !attached ? latest : attached;
 }
 
 Result<std::shared_ptr<const Attachment>> Pool::AttachedForOpening() {

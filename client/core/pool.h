@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "base/result.h"
 #include "client/core/attachment.h"
@@ -28,8 +29,11 @@ class Pool {
 
   // An attachment over the connection's current session: resumed after a reconnection, or else
   // attached again.
-  // Errors: kUnavailable, for whatever reason.
+  // Errors: kUnavailable, for whatever reason; a daemon's refusal is also among the connection's
+  // AsyncErrors, once until the daemon takes the pool or refuses it for another reason.
   [[nodiscard]] Result<std::shared_ptr<const Attachment>> Attached();
+  // The last one instead of an error, alive or not, if there is one.
+  [[nodiscard]] Result<std::shared_ptr<const Attachment>> AttachedOrLatest();
   // The same for a sequence that is about to be opened: waits for the next daemon, which may have
   // the pool with all its blocks, even though this client holds none of them. All calls together
   // wait for `resume_wait_ms` at most in one daemon's absence.
@@ -66,14 +70,16 @@ class Pool {
         device_(device),
         pool_bytes_(pool_bytes) {}
   [[nodiscard]] bool IsAttachedTo(const std::shared_ptr<DaemonSession>& session) const;
-  // REQUIRES: attach_mutex_ is held.
+  // REQUIRES of both: attach_mutex_ is held.
   [[nodiscard]] Status Attach(const std::shared_ptr<DaemonSession>& session);
+  void TellRefusal(const Error& error);
 
   Connection* const connection_;
   const uint32_t model_;
   const uint32_t group_;
   const uint64_t block_bytes_;
   DeviceChoice device_;  // guarded by attach_mutex_
+  std::string refusal_;  // the reason that was told; guarded by attach_mutex_
   const uint64_t pool_bytes_;
 
   // One thread attaches; taken before mutex_.

@@ -501,7 +501,7 @@ KVT_API kvt_status kvt_release(kvt_pool* pool, const kvt_block* blocks, size_t c
  * lost since the last flush, and what had been sent may be lost with it; never reconnects. */
 KVT_API kvt_status kvt_flush(kvt_connection* connection);
 
-/* An error of a commit or release that was only sent. */
+/* An error of a commit or release that was only sent, or why a later daemon refused a pool. */
 typedef struct kvt_async_error {
   kvt_block block; /* the handle it is about; attachment 0 if it concerns the whole call */
   kvt_status code;

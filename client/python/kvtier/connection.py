@@ -271,8 +271,8 @@ class Connection(Owner):
         return check_available(self._library.kvt_flush(self._handle.get()))
 
     def take_errors(self) -> AsyncErrors:
-        """Takes the errors of commits and releases whose calls did not wait; the latest 1024 are
-        kept."""
+        """Takes the errors of commits and releases whose calls did not wait, and the refusals of
+        pools by a daemon that came after `attach`, for which they miss; the latest 1024 are kept."""
         errors = (abi.kvt_async_error * _ERRORS_KEPT)()
         dropped = ctypes.c_uint64()
         count = self._library.kvt_take_errors(

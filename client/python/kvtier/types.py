@@ -194,7 +194,8 @@ class CommitEntry:
 
 
 class AsyncError(NamedTuple):
-    """An error of a commit or release whose call did not wait. block None: of the whole call."""
+    """An error of a commit or release whose call did not wait. block None: of the whole call, or of a
+    pool."""
 
     block: Block | None
     status: Status

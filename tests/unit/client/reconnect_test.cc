@@ -19,6 +19,7 @@ namespace kvtier::client {
 namespace {
 
 using ::testing::Each;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 class ReconnectTest : public ClientFixture {
@@ -73,6 +74,37 @@ TEST_F(ReconnectTest, APoolOfBeforeTheFirstDaemonHasWholeBlocks) {
   const auto bytes = pool_->Bytes(acquired->new_blocks[0]);
   ASSERT_TRUE(bytes);
   EXPECT_EQ(bytes->size(), block_bytes);
+}
+
+TEST_F(ReconnectTest, APoolThatTheDaemonRefusesLaterSaysWhy) {
+  pool_.reset();
+  connection_.reset();
+  daemon_.reset();
+  kvt_connect_options options = Options();
+  options.wait_for_daemon = 1;
+  Attach(options);
+  StartDaemon({});
+  daemon_->Intercept([](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+    if (frame.type != static_cast<uint16_t>(wire::MessageType::kAttach)) return std::nullopt;
+    return FrameOf(
+        wire::ErrorReply{{ErrorCode::kResourceExhausted, "pool_bytes_exhausted", "none is left"}},
+        frame.request_id);
+  });
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(pool_->Acquire({}, {}, 1).error().code, KVT_UNAVAILABLE);
+  }
+  const std::vector<kvt_async_error> errors = connection_->TakeErrors();
+  ASSERT_EQ(errors.size(), 1u) << "once, however often it is refused";
+  EXPECT_EQ(errors[0].code, KVT_RESOURCE_EXHAUSTED);
+  EXPECT_STREQ(errors[0].reason, "pool_bytes_exhausted");
+  EXPECT_EQ(errors[0].block.attachment, 0u);
+  kvt_pool_info info{};
+  info.size = sizeof(info);
+  EXPECT_EQ(kvt_pool_get_info(pool_->get(), &info), KVT_UNAVAILABLE);
+  EXPECT_THAT(kvt_last_error()->context, HasSubstr("none is left"));
+  daemon_->Intercept(nullptr);
+  EXPECT_TRUE(pool_->Acquire({}, {}, 1));
+  EXPECT_THAT(connection_->TakeErrors(), IsEmpty());
 }
 
 TEST_F(ReconnectTest, BetweenTriesCallsFailAtOnce) {
