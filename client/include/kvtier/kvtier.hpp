@@ -310,7 +310,12 @@ class Pool {
     progress.layers = KVT_ALL_LAYERS;
     if (acquired->load.id == 0) return progress;
     if (wait(get(), acquired->load, steps, timeout_ms, &progress)) return Error::Last();
-    if (progress.finished) acquired->hits.Shrink(progress.ready);
+    if (progress.finished && progress.ready < acquired->hits.size()) {
+      acquired->hits.Shrink(progress.ready);
+      acquired->sources.resize(progress.ready);
+      acquired->partial_block = KVT_NO_PARTIAL_BLOCK;
+      acquired->miss = progress.miss;
+    }
     return progress;
   }
 

@@ -262,8 +262,9 @@ TEST_F(LoadsTest, WaitingNoTimeTellsHowFarTheLoadIs) {
 }
 
 TEST_F(LoadsTest, WhatCouldNotBeLoadedIsTakenOutAndReleased) {
-  auto acquired = pool_->Acquire(Hashes(1, 4));
+  auto acquired = pool_->Acquire(Hashes(1, 3), Hashes(4, 1));
   ASSERT_TRUE(acquired);
+  EXPECT_EQ(acquired->partial_block, 0u);
   daemon_->Progress(LoadId{acquired->load.id}, 2, true, KVT_MISS_CHECKSUM_MISMATCH);
   const auto progress = pool_->Wait(&*acquired, 4);
   ASSERT_TRUE(progress);
@@ -271,6 +272,9 @@ TEST_F(LoadsTest, WhatCouldNotBeLoadedIsTakenOutAndReleased) {
   EXPECT_TRUE(progress->finished);
   EXPECT_EQ(progress->miss, KVT_MISS_CHECKSUM_MISMATCH);
   EXPECT_EQ(acquired->hits.size(), 2u);
+  EXPECT_EQ(acquired->sources.size(), 2u);
+  EXPECT_EQ(acquired->partial_block, KVT_NO_PARTIAL_BLOCK);
+  EXPECT_EQ(acquired->miss, KVT_MISS_CHECKSUM_MISMATCH);
   EXPECT_EQ(References(), 2u);
 }
 
