@@ -55,6 +55,13 @@ void LayerCounts::Forget(uint64_t transfer) {
   std::erase(ended_, transfer);
 }
 
+void LayerCounts::Fail(uint64_t transfer, const Error& error) {
+  const auto found = loads_.find(transfer);
+  if (found == loads_.end()) return;
+  found->second.seen = 0;
+  found->second.failure = error;
+}
+
 Result<LayerCounts::State> LayerCounts::Find(uint64_t transfer) {
   const auto found = loads_.find(transfer);
   if (found == loads_.end()) {

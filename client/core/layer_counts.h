@@ -36,8 +36,10 @@ class LayerCounts {
   // The part has ended; `error` is nothing if all of its blocks were copied. A request that carried
   // no part is ignored.
   void EndPart(uint64_t request_id, const std::optional<Error>& error);
-  // A load whose parts could not all be sent.
+  // A load that could not be sent at all.
   void Forget(uint64_t transfer);
+  // One of whose blocks some could not be sent, before anyone has asked: they have no layer.
+  void Fail(uint64_t transfer, const Error& error);
 
   // A load's state at this moment.
   struct State {

@@ -159,8 +159,9 @@ Result<uint64_t> Region::Begin(Message message, size_t blocks_per_message) {
       message.items.assign(part.begin(), part.end());
     }
     // Runs before the message is encoded, which thereby carries its request's id as its number.
+    uint64_t part = 0;
     const auto add = [&](uint64_t request_id) {
-      message.transfer = request_id;
+      message.transfer = part = request_id;
       if (first == 0) transfer = request_id;
       transfers_->AddPart(transfer, static_cast<uint32_t>(blocks), request_id,
                           static_cast<uint32_t>(first), static_cast<uint32_t>(count));
@@ -172,6 +173,10 @@ Result<uint64_t> Region::Begin(Message message, size_t blocks_per_message) {
     };
     if (Status sent = channel.Post(message, add); !sent) {
       const auto lock = channel.Lock();
+      if (first > 0) {
+        transfers_->FailUnsent(transfer, part, sent.error());
+        return transfer;
+      }
       transfers_->Forget(transfer);
       return tl::unexpected(std::move(sent).error());
     }

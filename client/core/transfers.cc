@@ -27,9 +27,10 @@ void Transfers::AddPart(uint64_t transfer, uint32_t blocks, uint64_t request_id,
                         uint32_t count) {
   const auto [it, is_first] = under_way_.try_emplace(transfer);
   if (is_first) {
-    it->second.blocks_left = blocks;
+    it->second.blocks = it->second.blocks_left = blocks;
     it->second.end.transfer = transfer;
   }
+  it->second.blocks_added = first + count;
   parts_.emplace(request_id, Part{.transfer = transfer, .first = first, .count = count});
 }
 
@@ -38,6 +39,18 @@ void Transfers::Forget(uint64_t transfer) {
   under_way_.erase(transfer);
   std::erase_if(parts_, [&](const auto& part) { return part.second.transfer == transfer; });
   std::erase_if(ended_, [&](const EndedTransfer& end) { return end.transfer == transfer; });
+}
+
+void Transfers::FailUnsent(uint64_t transfer, uint64_t request_id, const Error& error) {
+  layers_.Fail(transfer, error);
+  if (const auto part = parts_.extract(request_id)) {
+    layers_.EndPart(request_id, error);
+    FailPart(part.mapped(), kMissUnavailable, error);
+  }
+  const auto it = under_way_.find(transfer);
+  if (it == under_way_.end()) return;
+  const UnderWay& rest = it->second;
+  FailPart({transfer, rest.blocks_added, rest.blocks - rest.blocks_added}, kMissUnavailable, error);
 }
 
 Status Transfers::OnDone(const wire::TransferDone& done) {
@@ -83,7 +96,7 @@ void Transfers::FailAll(const Error& error) {
     layers_.EndPart(request_id, error);
     FailPart(part, kMissUnavailable, error);
   }
-  // A transfer that still has unsent parts is forgotten by the caller that cannot send them.
+  // A transfer that still has unsent parts is ended by the caller that cannot send them.
 }
 
 uint64_t Transfers::PriceUnderWay() const {

@@ -47,8 +47,11 @@ class Transfers {
   // `blocks` blocks, which begins with its first part. REQUIRES: request ids are never reused.
   void AddPart(uint64_t transfer, uint32_t blocks, uint64_t request_id, uint32_t first,
                uint32_t count);
-  // A transfer whose parts could not all be sent is not reported: its caller was given an error.
+  // A transfer whose first part could not be sent is not reported: its caller was given an error.
   void Forget(uint64_t transfer);
+  // A later part, the request's if it was added and `request_id` not 0, could not be sent: its
+  // blocks and all behind them fail as kMissUnavailable. The daemon may be at work on those before.
+  void FailUnsent(uint64_t transfer, uint64_t request_id, const Error& error);
 
   // Errors: kCorrupt "transfer_unknown" (never begun, or ended before), "transfer_done_invalid" (it
   // does not tell of each block once).
@@ -80,7 +83,9 @@ class Transfers {
     uint32_t count = 0;
   };
   struct UnderWay {
-    uint32_t blocks_left = 0;  // of parts under way or not sent yet
+    uint32_t blocks = 0;
+    uint32_t blocks_left = 0;   // of parts under way or not added yet
+    uint32_t blocks_added = 0;  // the first so many
     EndedTransfer end;
   };
 

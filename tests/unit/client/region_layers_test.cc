@@ -25,9 +25,9 @@ constexpr PoolId kRegion{5};
 class RegionLayersTest : public ClientFixture {
  protected:
   void SetUp() override { Begin(); }
-  void Begin() {
+  void Begin(const FakeDaemonOptions& daemon = {}) {
     region_.reset();
-    StartDaemon({});
+    StartDaemon(daemon);
     Attach();
     kvt_model_record record = Record();
     record.groups[0].layers = kLayers;
@@ -236,6 +236,24 @@ TEST_F(RegionLayersTest, NoPagesAreMadeBehindTheMemorysEnd) {
   struct stat status {};
   ASSERT_EQ(::fstat(memory.get(), &status), 0);
   EXPECT_EQ(status.st_blocks, 0);
+}
+
+TEST_F(RegionLayersTest, ALoadOfWhichTheDaemonHasAPartIsBegun) {
+  constexpr uint32_t kMany = 10'000;
+  Begin({.max_blocks = 1});
+  // It dies at the first of as many messages, before the last is sent.
+  daemon_->Intercept([daemon = daemon_.get()](const wire::Frame& frame) {
+    if (frame.type == static_cast<uint16_t>(wire::MessageType::kLoad)) daemon->DieAndAdoptLocked();
+    return std::optional<FakeDaemon::Bytes>();
+  });
+  const std::vector<kvt_load_block> blocks(kMany, kvt_load_block{Hash(1), 0});
+  const auto transfer = region_->Load(blocks, KVT_LOAD_LAYERS);
+  ASSERT_TRUE(transfer) << transfer.error().ToString();
+  const auto end = region_->Wait(*transfer);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->code, KVT_UNAVAILABLE);
+  EXPECT_EQ(end->failed, kMany);
+  EXPECT_EQ(region_->WaitLayers(*transfer, 1).error().code, KVT_UNAVAILABLE);
 }
 
 }  // namespace

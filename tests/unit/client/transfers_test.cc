@@ -118,10 +118,39 @@ TEST(Transfers, EndWithTheConnection) {
               ElementsAre(Failed{0, kMissUnavailable}, Failed{1, kMissUnavailable}));
 }
 
-TEST(Transfers, WhatWasNotSentCompletelyIsNotTold) {
+TEST(Transfers, BlocksThatWereNotSentFailWithTheRestOfTheirTransfer) {
+  const Error lost{ErrorCode::kUnavailable, "connection_lost", ""};
+  for (const uint64_t unsent : {8, 0}) {
+    Transfers transfers(Counters());
+    transfers.AddPart(7, 3, 7, 0, 1);
+    ASSERT_TRUE(transfers.layers().AddPart(7, 7, 4));
+    ASSERT_TRUE(transfers.OnDone(Done(7, 1)));
+    if (unsent != 0) transfers.AddPart(7, 3, unsent, 1, 1);
+    transfers.FailUnsent(7, unsent, lost);
+    const auto end = transfers.TakeOne(7);
+    ASSERT_TRUE(end) << unsent;
+    EXPECT_EQ(end->copied, 1u);
+    EXPECT_THAT(end->failed, ElementsAre(Failed{1, kMissUnavailable}, Failed{2, kMissUnavailable}));
+    EXPECT_EQ(end->error->reason, "connection_lost");
+    EXPECT_EQ(transfers.layers().Find(7)->layers, 0u);
+    EXPECT_TRUE(transfers.layers().Find(7)->failure);
+  }
+}
+
+TEST(Transfers, APartUnderWayIsTheLastOfATransferThatCouldNotAllBeSent) {
+  Transfers transfers(Counters());
+  transfers.AddPart(7, 2, 7, 0, 1);
+  transfers.FailUnsent(7, 0, {ErrorCode::kLimitExceeded, "frame_too_long", ""});
+  EXPECT_FALSE(transfers.TakeOne(7));
+  ASSERT_TRUE(transfers.OnDone(Done(7, 1)));
+  const auto end = transfers.TakeOne(7);
+  ASSERT_TRUE(end);
+  EXPECT_THAT(end->failed, ElementsAre(Failed{1, kMissUnavailable}));
+}
+
+TEST(Transfers, WhatWasNotBegunIsNotTold) {
   Transfers transfers(Counters());
   transfers.AddPart(7, 10, 7, 0, 4);
-  transfers.AddPart(7, 10, 8, 4, 4);
   transfers.FailAll({ErrorCode::kUnavailable, "connection_lost", ""});
   transfers.Forget(7);
   EXPECT_FALSE(transfers.IsUnderWay(7));
