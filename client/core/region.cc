@@ -86,6 +86,7 @@ Result<std::unique_ptr<Region>> Region::Open(Connection* connection, uint32_t mo
   KVT_ASSIGN_OR_RETURN(request.device, DeviceOf(request, *connection, session.get()));
   MakePages(request, descriptor);
   std::unique_ptr<Region> region(new Region(connection, session, group, request.blocks));
+  region->touched_unasked_ = request.kept || request.memory == wire::RegionMemory::kCudaIpc;
   // The session must know the region before it can hear of a transfer.
   const auto add = [&](const wire::OpenRegionReply& reply) -> Status {
     if (reply.block_bytes != region->block_bytes()) {
@@ -108,11 +109,21 @@ Result<std::unique_ptr<Region>> Region::Open(Connection* connection, uint32_t mo
 
 Region::~Region() {
   if (!open_) return;
-  // Waits for as long as it takes: afterwards the caller frees memory that the daemon copies to.
-  (void)session_->channel().Call<wire::CloseRegionReply>(wire::CloseRegion{.region = id_},
-                                                         DeadlineIn(kMaxTimeoutMs));
-  const auto lock = session_->channel().Lock();
+  Channel& channel = session_->channel();
+  // Waits for as long as it takes where the daemon may be at work: afterwards the caller frees
+  // memory that it copies to. A daemon that has not answered another one is not waited for again.
+  Deadline deadline = DeadlineIn(kMaxTimeoutMs);
+  (void)channel.Poll();
+  if (IsIdle()) deadline = channel.AwaitsLateReplies() ? Deadline() : connection_.RequestDeadline();
+  (void)channel.Call<wire::CloseRegionReply>(wire::CloseRegion{.region = id_}, deadline,
+                                             {.sent_anyway = true});
+  const auto lock = channel.Lock();
   session_->RemoveRegion(id_);
+}
+
+bool Region::IsIdle() const {
+  const auto lock = session_->channel().Lock();
+  return !touched_unasked_ && transfers_->PriceUnderWay() == 0;
 }
 
 Status Region::CheckBlock(uint32_t block) const {

@@ -35,6 +35,8 @@ class Region {
   [[nodiscard]] static Result<std::unique_ptr<Region>> Open(Connection* connection, uint32_t model,
                                                             wire::OpenRegion request,
                                                             UniqueFd descriptor);
+  // Waits until nothing touches the memory; for the answer of a daemon that is not at work no
+  // longer than for others.
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -107,6 +109,8 @@ class Region {
 
   template <typename Message>
   [[nodiscard]] Result<uint64_t> Begin(Message message, size_t blocks_per_message);
+  // Whether the daemon touches nothing of it, answered or not.
+  [[nodiscard]] bool IsIdle() const;
   [[nodiscard]] Status CheckBlock(uint32_t block) const;
   [[nodiscard]] Status CheckHashCount(size_t count) const;
 
@@ -117,6 +121,8 @@ class Region {
   // Constant once open.
   PoolId id_;
   bool open_ = false;
+  // The daemon may read it at any time, or its owner may not free it before the daemon has let go.
+  bool touched_unasked_ = false;
   uint64_t looks_ = 0;  // of LayersLoaded; guarded by the channel's lock
   // Shared with the session, which hears of the transfers. Guarded by the channel's lock.
   const std::shared_ptr<Transfers> transfers_;

@@ -82,8 +82,9 @@ KVT_API void kvt_region_options_init(kvt_region_options* options);
 KVT_API kvt_status kvt_region_open(kvt_connection* connection, uint32_t model,
                                    const kvt_region_options* options, kvt_region** region);
 /* Waits until nothing touches the memory any more, or the connection is lost: then
- * kvt_region_daemon_ended tells. Transfers that were
- * not reported yet are forgotten. REQUIRES: no call uses it; the connection is not closed. */
+ * kvt_region_daemon_ended tells. Without a transfer under way, CUDA IPC and a kept name it waits at
+ * most for `request_timeout_ms`. Transfers that were not reported yet are forgotten. REQUIRES: no
+ * call uses it; the connection is not closed. */
 KVT_API void kvt_region_close(kvt_region* region);
 /* Bytes of one block, all its pieces together. */
 KVT_API uint64_t kvt_region_block_bytes(const kvt_region* region);

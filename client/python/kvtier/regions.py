@@ -131,8 +131,9 @@ class Region(Owner):
         return int(self._library.kvt_region_block_bytes(self._handle.get()))
 
     def close(self) -> None:
-        """Waits until nothing touches the memory any more, or the connection is lost. Transfers
-        that were not reported are forgotten. Idempotent. Not while another thread uses it."""
+        """Waits until nothing touches the memory any more, or the connection is lost; at most for
+        request_timeout_ms without a transfer under way, CUDA_IPC and a kept name. Transfers that
+        were not reported are forgotten. Idempotent. Not while another thread uses it."""
         self._handle.close()
 
     def is_connected(self) -> bool:

@@ -25,10 +25,10 @@ constexpr PoolId kRegion{5};
 class RegionLayersTest : public ClientFixture {
  protected:
   void SetUp() override { Begin(); }
-  void Begin(const FakeDaemonOptions& daemon = {}) {
+  void Begin(const FakeDaemonOptions& daemon = {}, const kvt_connect_options& client = Options()) {
     region_.reset();
     StartDaemon(daemon);
-    Attach();
+    Attach(client);
     kvt_model_record record = Record();
     record.groups[0].layers = kLayers;
     const auto model = connection_->RegisterModel(record);
@@ -236,6 +236,15 @@ TEST_F(RegionLayersTest, NoPagesAreMadeBehindTheMemorysEnd) {
   struct stat status {};
   ASSERT_EQ(::fstat(memory.get(), &status), 0);
   EXPECT_EQ(status.st_blocks, 0);
+}
+
+TEST_F(RegionLayersTest, ClosingWhatNothingTouchesWaitsNoLongerThanOtherRequests) {
+  Begin({}, ImpatientOptions());
+  Done(Load());
+  daemon_->HoldBack(wire::MessageType::kCloseRegion);
+  region_.reset();
+  daemon_->Send(FrameOf(wire::CloseRegionReply{}, daemon_->WaitForHeldBack()));
+  EXPECT_TRUE(connection_->Ping());
 }
 
 TEST_F(RegionLayersTest, ALoadOfWhichTheDaemonHasAPartIsBegun) {
