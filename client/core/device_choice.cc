@@ -54,14 +54,17 @@ void DeviceChoice::RememberCurrent() {
 }
 
 Result<uint32_t> DeviceChoice::In(const Connection& connection, DaemonSession& session) {
-  if (position_ != kAnyDevice) return position_;
   KVT_ASSIGN_OR_RETURN(const auto devices, connection.DevicesOf(session));
   const auto current = [this]() -> Result<DeviceUuid> {
     if (current_) return *current_;
     return CurrentDeviceUuid();
   };
-  KVT_ASSIGN_OR_RETURN(const uint32_t device, ChooseDevice(devices, chosen_, current));
-  if (devices[device].kind == wire::DeviceKind::kCuda) chosen_ = devices[device].uuid;
+  uint32_t device = position_;  // which the daemon refuses if it has fewer
+  if (chosen_ || position_ == kAnyDevice) {
+    KVT_ASSIGN_OR_RETURN(device, ChooseDevice(devices, chosen_, current));
+  }
+  const bool is_listed = device < devices.size();
+  if (is_listed && devices[device].kind == wire::DeviceKind::kCuda) chosen_ = devices[device].uuid;
   return device;
 }
 

@@ -28,7 +28,7 @@ inline constexpr uint32_t kAnyDevice = UINT32_MAX;
                                             const std::function<Result<DeviceUuid>()>& current);
 
 // The device of a pool, as the application named it: the same GPU in each daemon's list, wherever
-// it stands there. A position that the application gave stays that position. Not thread-safe.
+// it stands there. A position means the GPU that the first daemon has there. Not thread-safe.
 class DeviceChoice {
  public:
   // A position, or kAnyDevice.
@@ -43,7 +43,7 @@ class DeviceChoice {
 
  private:
   uint32_t position_;
-  std::optional<DeviceUuid> chosen_;  // the GPU that kAnyDevice meant the first time
+  std::optional<DeviceUuid> chosen_;  // the GPU that was meant the first time
   std::optional<DeviceUuid> current_;
 };
 

@@ -176,7 +176,8 @@ class Connection(Owner):
         It is created on first use with `pool_bytes`; 0 leaves the size to the daemon, which shares
         the rest among the groups that have no pool yet. device: its position in `devices()`; None:
         the only one, or the GPU whose CUDA context is current on this thread (after
-        `torch.cuda.set_device`), or the only GPU that this process may see.
+        `torch.cuda.set_device`), or the only GPU that this process may see. A GPU stays the pool's,
+        wherever a later daemon lists it.
         Raises ResourceExhaustedError, InvalidArgumentError, NotFoundError (model; group; device, or
         which device is meant cannot be told); UnavailableError, unless the connection was made with
         `wait_for_daemon`: the pool then misses until a daemon is there and gives it its memory.

@@ -145,6 +145,8 @@ void FakeDaemon::Answer(const wire::Frame& frame) {
     AnswerWorkspace(frame);
   } else if (Is(frame, wire::MessageType::kStats)) {
     Reply(frame, wire::StatsReply{.blocks_asked = 10, .blocks_pool = 1, .session_references = 3});
+  } else if (Is(frame, wire::MessageType::kDevices)) {
+    Reply(frame, wire::DevicesReply{{{.name = "host"}}});
   } else if (Is(frame, wire::MessageType::kPing)) {
     Reply(frame, wire::Pong{});
   } else {

@@ -391,7 +391,6 @@ TEST_F(ResumeTest, AGpuThatTheNextDaemonListsElsewhereIsAttachedThere) {
   const wire::DevicesReply::Device other = device(wire::DeviceKind::kCuda, 8);
   const auto listed = std::make_shared<std::vector<wire::DevicesReply::Device>>();
   const auto attached = std::make_shared<std::vector<uint32_t>>();
-  listed->push_back(gpu);
   daemon_->Intercept([=](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
     if (frame.type == static_cast<uint16_t>(wire::MessageType::kDevices)) {
       return FrameOf(wire::DevicesReply{*listed}, frame.request_id);
@@ -403,14 +402,18 @@ TEST_F(ResumeTest, AGpuThatTheNextDaemonListsElsewhereIsAttachedThere) {
   });
   const auto model = connection_->RegisterModel(Record());
   ASSERT_TRUE(model);
-  auto pool = connection_->Attach(model->model, 0, KVT_ANY_DEVICE);
-  ASSERT_TRUE(pool) << pool.error().ToString();
-  const std::vector<kvt_block> blocks = AcquireNewIn(*pool, 1);
   pool_.reset();
-  daemon_->WithCache([&](FakeCache*) { *listed = {other, gpu}; });
-  daemon_->DieAndAdopt();
-  EXPECT_TRUE(pool->Check(blocks));
-  EXPECT_THAT(*attached, ElementsAre(0, 1));
+  for (const uint32_t position : {KVT_ANY_DEVICE, 0u}) {
+    daemon_->WithCache([&](FakeCache*) { *listed = {gpu}; });
+    auto pool = connection_->Attach(model->model, 0, position);
+    ASSERT_TRUE(pool) << pool.error().ToString();
+    const std::vector<kvt_block> blocks = AcquireNewIn(*pool, 1);
+    daemon_->WithCache([&](FakeCache*) { *listed = {other, gpu}; });
+    daemon_->DieAndAdopt();
+    EXPECT_TRUE(pool->Check(blocks));
+    EXPECT_THAT(*attached, ElementsAre(0, 1)) << position;
+    attached->clear();
+  }
 }
 
 TEST_F(ResumeTest, APoolThatWasClosedIsNotResumed) {
