@@ -12,6 +12,7 @@ from unittest import mock
 import kvtier
 from harness.model_cache import COMMIT, LLAMA, model_cache
 from kvtier import DType, HitRule, ModelRecord
+from kvtier._facts import short
 
 
 def record(config=(), /, **fields):
@@ -154,6 +155,14 @@ class IdentityTest(unittest.TestCase):
         self.assertGreater(long.layout().block_stride, 0)
         other = record({"rope_scaling": {"long_factor": [2.0 + i / 7 for i in range(64)]}})
         self.assertNotEqual(long.extra, other.extra)
+
+    def test_texts_that_a_record_cannot_hold_are_told_apart_in_it(self):
+        wide, narrow, bytes_of_a_path = "run/v\u30001", "run/v\u00a01", "run/v\udc801"
+        self.assertEqual(short("run/v1"), "run/v1")
+        seen = {short(text) for text in (wide, narrow, bytes_of_a_path, "run/v?1", "9" * 200)}
+        self.assertEqual(len(seen), 5)
+        for text in seen:
+            record(extra={"label": text}).layout()
 
 
 class PretrainedTest(unittest.TestCase):

@@ -45,12 +45,12 @@ def weights_of(parts: Sequence[str | None], label: str) -> str | None:
 
 
 def short(text: str) -> str:
-    """`text` if a record's value can hold it, else its end behind its digest."""
+    """`text` if a record's value can hold it, else its end, as far as it can, behind its digest."""
     printable = "".join(c if c.isprintable() else "?" for c in text)
-    if len(printable.encode()) <= 160:
-        return printable
+    if printable == text and len(text.encode()) <= 160:
+        return text
     end = printable.encode()[-80:].decode(errors="ignore")
-    return f"{hashlib.sha256(text.encode()).hexdigest()} {end}"
+    return f"{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()} {end}"
 
 
 def record_name(name: str) -> str:
