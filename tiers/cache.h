@@ -129,7 +129,7 @@ class Cache {
   // options.cold_lookup_deadline_ms, and within the call where there is no such store.
   void AskColdStore(PoolId pool, const std::vector<BlockHash>& hashes, ColdAsk ask,
                     std::function<void(std::vector<bool>)> done);
-  // The blocks that this pool and the tiers below it hold.
+  // The blocks that this pool, for a region any pool, and the tiers below it hold.
   [[nodiscard]] std::vector<BlockPresence> Lookup(PoolId pool,
                                                   std::span<const BlockHash> hashes) const;
   // An engine with a region was told that it can load a prefix that ends with this block, and will

@@ -88,12 +88,13 @@ std::vector<BlockPresence> Cache::Lookup(PoolId pool_id, std::span<const BlockHa
   const CachePool* pool = impl_->state.blocks.FindPool(pool_id);
   if (pool == nullptr) return std::vector<BlockPresence>(hashes.size());
   std::vector<BlockPresence> presence = Lookup(pool->namespace_id, hashes);
+  if (pool->is_region) return presence;
   // `pool` was true if any pool has the bytes; the caller asks about this one.
   for (size_t i = 0; i < hashes.size(); ++i) {
     if (!presence[i].pool) continue;
     const EntryIndex index = impl_->state.blocks.directory.Find({pool->namespace_id, hashes[i]});
     const BlockIndex block = impl_->state.blocks.BlockIn(*pool, impl_->state[index]);
-    presence[i].pool = !pool->is_region && block != kNoBlock && !pool->blocks[block].loading();
+    presence[i].pool = block != kNoBlock && !pool->blocks[block].loading();
   }
   return presence;
 }

@@ -44,7 +44,7 @@ void HostPrefetch::Begin(SessionId session, NamespaceId namespace_id, std::vecto
                   .done = std::move(done),
                   .end = end};
   const size_t with_this = waiting.blocks + share.waiting_blocks + 2 * request.price();
-  if (!state_.has_disk() || end == 0 || with_this > 2 * kMostBlocks) return request.done(0);
+  if (end == 0 || with_this > 2 * kMostBlocks) return request.done(0);
   if (waiting.blocks == 0) waiting.moved_ms = state_.clock.NowMs();
   waiting.blocks += request.price();
   share.waiting_blocks += request.price();

@@ -70,6 +70,13 @@ TEST_F(CacheHostPrefetchTest, BlocksOnDiskComeToHostAndAreLoadedFromThere) {
   for (uint32_t i = 0; i < 8; ++i) EXPECT_TRUE(MatchesHash(TestHash(1, i), RegionBytes(i)));
 }
 
+TEST_F(CacheHostPrefetchTest, WhatOnlyAPoolHoldsIsInMemoryAlsoWithoutADisk) {
+  Start({.disk_slots = 0});
+  (void)Store(kBob, Sequence(1, 2));
+  region_ = OpenRegion();
+  EXPECT_THAT(Prefetch(Sequence(1, 3)).in_memory(), Optional(2u));
+}
+
 TEST_F(CacheHostPrefetchTest, WhatIsInMemoryIsAnsweredAtOnceAndReadsNothing) {
   StartWithBlocksOnDisk();
   (void)Prefetch(Sequence(1, 8));

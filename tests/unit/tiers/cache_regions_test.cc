@@ -62,6 +62,10 @@ TEST_F(CacheRegionsTest, ALoadBringsWhatOnlyAPoolHolds) {
   Start();
   (void)Store(kBob, Sequence(1, 2));
   const PoolId region = OpenRegion();
+  for (const BlockPresence& block : cache_->Lookup(region, Sequence(1, 2))) {
+    EXPECT_TRUE(block.pool);
+    EXPECT_FALSE(block.host);
+  }
   const PendingTransfer loaded = BeginLoad(region, Sequence(1, 2));
   Settle();
   EXPECT_EQ(loaded->copied, 2u);
