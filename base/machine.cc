@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/machine.h"
 
+#include <fmt/format.h>
+#include <signal.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "base/units.h"
@@ -13,6 +19,9 @@ namespace kvtier {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Marks a process that the kernel is taking down, in the flags of /proc/PID/stat: PF_EXITING.
+constexpr uint64_t kExitingFlag = 0x4;
 
 // A control group of this process, and where the groups of its hierarchy are mounted.
 struct Hierarchy {
@@ -124,6 +133,23 @@ std::optional<uint32_t> ReadProcessorLimit(const fs::path& root) {
     least = std::min(least.value_or(cores), cores);
   });
   return least;
+}
+
+bool IsGone(pid_t pid) {
+  if (pid <= 0) return false;
+  // EPERM would mean that it lives under another user.
+  if (::kill(pid, 0) != 0) return errno == ESRCH;
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  // The name, the second field, may contain anything; flags are the seventh field after it.
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return false;
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string skipped;
+  for (int i = 0; i < 6; ++i) fields >> skipped;
+  uint64_t flags = 0;
+  return static_cast<bool>(fields >> flags) && (flags & kExitingFlag) != 0;
 }
 
 }  // namespace kvtier

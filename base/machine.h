@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How much memory and processor time a process may use: the machine's, or less where a control
-// group (a container, a systemd slice) limits it.
+// group (a container, a systemd slice) limits it; and whether another process lives.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -26,5 +28,9 @@ struct MachineMemory {
 // The processor time that control groups (versions 1 and 2) allow this process, in cores, rounded
 // up; none if they allow all. Reads below `root`. Any thread.
 [[nodiscard]] std::optional<uint32_t> ReadProcessorLimit(const std::filesystem::path& root = "/");
+
+// Whether the process has ended or is ending: one that was killed keeps its number until its files
+// are closed and its parent has asked for its exit code.
+[[nodiscard]] bool IsGone(pid_t pid);
 
 }  // namespace kvtier

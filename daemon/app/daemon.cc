@@ -12,6 +12,7 @@
 #include "daemon/config/config_check.h"
 #include "daemon/config/reload.h"
 #include "daemon/config/tenants.h"
+#include "daemon/net/acceptor.h"
 #include "daemon/runtime/process.h"
 
 namespace kvtier {
@@ -36,10 +37,11 @@ uint64_t RandomGeneration() {
   return uint64_t{random()} << 32 | random();
 }
 
-Status MakeParentDirectory(const std::string& path) {
+// Makes the directory that a socket will be in, and refuses a path that another daemon listens on.
+Status PrepareSocket(const std::string& path) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   std::error_code error;
-  if (parent.empty() || std::filesystem::exists(parent, error)) return {};
+  if (parent.empty() || std::filesystem::exists(parent, error)) return Acceptor::CheckFree(path);
   if (!std::filesystem::create_directory(parent, error) && error) {
     return tl::unexpected(
         ErrnoError(ErrorCode::kIoError, error.value(), "make the directory " + parent.string()));
@@ -70,10 +72,9 @@ Daemon::~Daemon() = default;
 
 Status Daemon::Start() {
   log_->Info("daemon.starting", "kvtierd {}, pid {}", Version(), ::getpid());
-  // The keeper of memory has its socket beside the daemon's.
-  KVT_RETURN_IF_ERROR(MakeSocketDirectories());
-  // The disk tier comes before all sockets, because its lock tells whether another daemon runs
-  // here: that daemon's must then not be touched.
+  // The keeper of memory has its socket beside the daemon's. Another daemon's sockets and then its
+  // disk tier's lock tell of it before anything is changed; this one's sockets are made last.
+  KVT_RETURN_IF_ERROR(PrepareSockets());
   KVT_RETURN_IF_ERROR(resources_.OpenStores());
   manager_->Extend("Opening the devices", kDevicePatienceMs);
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "pool.device", resources_.OpenDevices()));
@@ -235,10 +236,10 @@ void Daemon::MakeAdmin() {
       });
 }
 
-Status Daemon::MakeSocketDirectories() const {
+Status Daemon::PrepareSockets() const {
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "server.admin_socket",
-                                      MakeParentDirectory(config_.server.admin_socket)));
-  return AnnotateWithKey(config_, "server.socket", MakeParentDirectory(config_.server.socket));
+                                      PrepareSocket(config_.server.admin_socket)));
+  return AnnotateWithKey(config_, "server.socket", PrepareSocket(config_.server.socket));
 }
 
 Status Daemon::Listen() {

@@ -87,7 +87,7 @@ class Daemon {
   void MakeCache();
   // Says in the log which of the tenants' reserves this machine cannot keep; the daemon goes on.
   void WarnOfReserves(const CacheEnvironment& environment);
-  [[nodiscard]] Status MakeSocketDirectories() const;
+  [[nodiscard]] Status PrepareSockets() const;
   [[nodiscard]] Status Listen();
   [[nodiscard]] Status ListenForMetrics();
   // Makes what publishes events, if they are asked for.

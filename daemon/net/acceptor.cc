@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/c_pointer.h"
+#include "base/machine.h"
 #include "base/posix.h"
 #include "daemon/net/descriptor_kind.h"
 #include "daemon/net/linger_breaker.h"
@@ -38,6 +39,8 @@ constexpr int64_t kAcceptRetryMs = 50;
 // Each try is a connection for a daemon that does listen there.
 constexpr auto kListenerPatience = std::chrono::milliseconds(500);
 constexpr auto kListenerPoll = std::chrono::milliseconds(20);
+// The kernel closes the sockets of a process that has ended after it has given back its memory.
+constexpr auto kEndPatience = std::chrono::seconds(90);
 
 tl::unexpected<Error> SystemError(std::string_view call, const std::string& path) {
   return tl::unexpected(ErrnoError(ErrorCode::kIoError, errno, fmt::format("{} {}", call, path)));
@@ -84,31 +87,30 @@ UniqueFd NewSocket(int family) {
   return UniqueFd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
+// The process that began to listen, of a connection to it; 0: of another namespace.
+pid_t ListenerOf(int connection) {
+  ucred peer{};
+  socklen_t bytes = sizeof(peer);
+  (void)::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
+  return peer.pid;
+}
+
 // Whether a process listens there, or another error than those that prove that none does. Asked
 // again for a while: a daemon that has ended listens until its teardown process has closed its
 // sockets, and one that ends removes the file.
 Result<bool> IsListenedOn(const sockaddr_un& address, const std::string& path) {
-  const auto give_up = std::chrono::steady_clock::now() + kListenerPatience;
+  const auto start = std::chrono::steady_clock::now();
   while (true) {
     const UniqueFd probe = NewSocket(AF_UNIX);
     if (!probe.valid()) return SystemError("socket for", path);
     const auto* const to = reinterpret_cast<const sockaddr*>(&address);
     const bool connected = ::connect(probe.get(), to, sizeof(address)) == 0;
     if (!connected && (errno == ECONNREFUSED || errno == ENOENT)) return false;
-    if (std::chrono::steady_clock::now() >= give_up) return true;
+    const auto waited = std::chrono::steady_clock::now() - start;
+    const bool ends = connected && IsGone(ListenerOf(probe.get()));
+    if (waited >= (ends ? kEndPatience : kListenerPatience)) return true;
     std::this_thread::sleep_for(kListenerPoll);
   }
-}
-
-// Removes the socket of a daemon that is gone. REQUIRES: CheckPath.
-Status RemoveStale(const std::string& path, const sockaddr_un& address) {
-  KVT_ASSIGN_OR_RETURN(const bool listened_on, IsListenedOn(address, path));
-  if (listened_on) {
-    return MakeError(ErrorCode::kAlreadyExists, "socket_in_use",
-                     "another process listens on " + path);
-  }
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return SystemError("unlink", path);
-  return {};
 }
 
 Result<UniqueFd> BindPort(const ListenAddress& address) {
@@ -139,6 +141,15 @@ Status Acceptor::CheckPath(const std::string& path, bool makes_directory) {
   return SystemError(is_made ? "make a directory in" : "make a socket in", directory);
 }
 
+Status Acceptor::CheckFree(const std::string& path) {
+  KVT_RETURN_IF_ERROR(CheckPath(path, /*makes_directory=*/false));
+  KVT_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
+  KVT_ASSIGN_OR_RETURN(const bool listened_on, IsListenedOn(address, path));
+  if (!listened_on) return {};
+  return MakeError(ErrorCode::kAlreadyExists, "socket_in_use",
+                   "another process listens on " + path);
+}
+
 // The port is most likely the running daemon's.
 Status Acceptor::CheckPort(const ListenAddress& address) {
   const Result<UniqueFd> bound = BindPort(address);
@@ -150,9 +161,10 @@ Result<std::unique_ptr<Acceptor>> Acceptor::Listen(EventLoop* loop, Log* log,
                                                    const std::string& path, mode_t mode,
                                                    bool descriptors,
                                                    std::function<void(UniqueFd)> accepted) {
-  KVT_RETURN_IF_ERROR(CheckPath(path, /*makes_directory=*/false));
+  KVT_RETURN_IF_ERROR(CheckFree(path));
+  // The socket of a daemon that is gone.
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return SystemError("unlink", path);
   KVT_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
-  KVT_RETURN_IF_ERROR(RemoveStale(path, address));
   UniqueFd socket = NewSocket(AF_UNIX);
   if (!socket.valid()) return SystemError("socket for", path);
   // The file gets the socket's mode less the umask, so that it is never open to more than meant.

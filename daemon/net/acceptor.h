@@ -32,13 +32,16 @@ class Acceptor {
   // kAlreadyExists "socket_path_taken", kInvalidArgument "socket_path_too_long", kIoError by errno
   // name.
   [[nodiscard]] static Status CheckPath(const std::string& path, bool makes_directory);
-  // The same of ListenOnPort. Errors: kIoError by errno name.
+  // The same as CheckPath where no other process may listen. Errors: those of
+  // CheckPath, and kAlreadyExists "socket_in_use".
+  [[nodiscard]] static Status CheckFree(const std::string& path);
+  // The same as CheckPath of ListenOnPort. Errors: kIoError by errno name.
   [[nodiscard]] static Status CheckPort(const ListenAddress& address);
   // Binds `path` with file mode `mode` and begins to accept. A socket that no process
   // listens on any more is replaced. `accepted` gets each connection, non-blocking and
   // close-on-exec. Without `descriptors` the kernel refuses those that peers want to send along
   // (EPERM for them) until PassDescriptors, where it can (Linux 6.16). `loop` and `log` are
-  // borrowed. Errors: kAlreadyExists "socket_in_use", and those of CheckPath.
+  // borrowed. Errors: those of CheckFree.
   [[nodiscard]] static Result<std::unique_ptr<Acceptor>> Listen(
       EventLoop* loop, Log* log, const std::string& path, mode_t mode, bool descriptors,
       std::function<void(UniqueFd)> accepted);

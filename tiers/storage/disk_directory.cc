@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,11 +13,11 @@
 #include <charconv>
 #include <chrono>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "base/machine.h"
 #include "base/posix.h"
 
 namespace kvtier {
@@ -52,28 +51,6 @@ pid_t HolderOf(int lock) {
 
 std::string NameOfHolder(pid_t pid) {
   return pid == 0 ? "an unknown process" : fmt::format("process {}", pid);
-}
-
-// Marks a process that the kernel is taking down, in the flags of /proc/PID/stat: PF_EXITING.
-constexpr uint64_t kExitingFlag = 0x4;
-
-// Whether the process has ended or is ending: one that was killed keeps its number until its files
-// are closed and its parent has asked for its exit code.
-bool IsGone(pid_t pid) {
-  if (pid <= 0) return false;
-  // EPERM would mean that it lives under another user.
-  if (::kill(pid, 0) != 0) return errno == ESRCH;
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(file, line);
-  // The name, the second field, may contain anything; flags are the seventh field after it.
-  const size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return false;
-  std::istringstream fields(line.substr(name_end + 1));
-  std::string skipped;
-  for (int i = 0; i < 6; ++i) fields >> skipped;
-  uint64_t flags = 0;
-  return static_cast<bool>(fields >> flags) && (flags & kExitingFlag) != 0;
 }
 
 Status CheckOwner(const struct stat& status, const std::filesystem::path& path) {

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -338,6 +339,7 @@ TEST(Daemon, TwoOnOneSocketAreRefused) {
                                [](Config* config) { config->disk.directory += "2"; });
   ASSERT_FALSE(second.status());
   EXPECT_EQ(second.status().error().reason, "socket_in_use");
+  EXPECT_FALSE(fs::exists(directory.path() / "disk2")) << "nothing was made or changed";
   EXPECT_FALSE(IsConfigurationError(second.status().error())) << "that process may end";
   WriteBlocks(first.socket(), 1, 4);
 }
@@ -360,6 +362,29 @@ TEST(Daemon, StartsWhereAnotherStopsMeanwhile) {
   stops.join();
   ASSERT_TRUE(daemon.status()) << daemon.status().error().ToString();
   WriteBlocks(daemon.socket(), 1, 4);
+}
+
+TEST(Daemon, WaitsForTheSocketsOfADaemonThatIsEnding) {
+  const TestDirectory directory;
+  const std::string path = SmallConfig(directory.path()).server.socket;
+  const pid_t ended = ::fork();
+  if (ended == 0) {
+    const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
+    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    const auto* const to = reinterpret_cast<sockaddr*>(&address);
+    const bool listens = ::bind(socket, to, sizeof(address)) == 0 && ::listen(socket, 64) == 0;
+    if (!listens || ::fork() != 0) ::_exit(listens ? 0 : 1);
+    ::alarm(30);
+    // More connections than a daemon that lives is asked.
+    for (int i = 0; i < 40; ++i) (void)::accept(socket, nullptr, nullptr);
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(ended, &status, 0), ended);
+  ASSERT_EQ(status, 0);
+  const DaemonUnderTest daemon(directory.path());
+  ASSERT_TRUE(daemon.status()) << daemon.status().error().ToString();
 }
 
 TEST(Daemon, DirectoryThatCannotBeCostsTheDiskTierAlone) {

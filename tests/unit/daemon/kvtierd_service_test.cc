@@ -335,7 +335,12 @@ TEST_F(KvtierdService, LockedDirectoryNamesKeyPlaceHolderAndRemedy) {
   WriteConfig("\n[disk]\ndirectory = \"" + (directory_.path() / "disk").string() + "\"\n");
   Kvtierd first(Arguments());
   ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
-  Kvtierd second(ArgumentsWithout("disk.directory"));
+  std::vector<std::string> arguments = ArgumentsWithout("disk.directory");
+  for (const char* key : {"server.socket", "server.admin_socket"}) {
+    arguments.insert(arguments.end(),
+                     {"--set", std::string(key) + "=" + (directory_.path() / key).string()});
+  }
+  Kvtierd second(arguments);
   EXPECT_EQ(second.Wait(), 1);
   const std::string& log = second.output();
   EXPECT_NE(log.find(ConfigPath() + ":3:13: disk.directory: "), std::string::npos) << log;

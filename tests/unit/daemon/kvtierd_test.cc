@@ -236,7 +236,10 @@ TEST(Kvtierd, SecondOneOnADirectoryEndsSoThatItIsTriedAgain) {
   Kvtierd first(SmallArguments(directory.path()));
   ASSERT_TRUE(first.ReadUntil("READY socket="));
   auto arguments = SmallArguments(directory.path());
-  arguments.insert(arguments.end(), {"--set", "server.socket=" + directory.path().string() + "/2"});
+  for (const char* key : {"server.socket", "server.admin_socket"}) {
+    arguments.insert(arguments.end(),
+                     {"--set", std::string(key) + "=" + (directory.path() / key).string()});
+  }
   Kvtierd second(arguments);
   EXPECT_EQ(second.Wait(), 1);
   EXPECT_NE(second.output().find("directory_locked"), std::string::npos) << second.output();
