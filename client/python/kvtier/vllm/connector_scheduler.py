@@ -587,8 +587,7 @@ class SchedulerSide:
             self.kept.computed(run.index, blocks, hashes)
 
     def _store_of_step(self, index: int, known: KnownRequest, blocks: int) -> BlockList:
-        """The step's stores of a group, with room for so many more: one transfer costs the engine less
-        than many."""
+        """One of the step's, with room for so many more: one transfer costs less than many."""
         compare, adapter = known.is_canary, known.adapter
         store = self._plan.store_of(index, compare, adapter, MOST_BLOCKS - blocks)
         if store is None:
