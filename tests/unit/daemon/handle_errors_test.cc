@@ -158,11 +158,13 @@ uint64_t MostInAnEvent(ServerUnderTest* daemon, std::function<uint64_t()> count,
   };
   daemon->OnLoop([&] { (*look)(); });
   run();
+  uint64_t most = 0;
   daemon->OnLoop([&] {
+    most = watch->most;
     watch->ended = true;
     *look = nullptr;
   });
-  return watch->most;
+  return most;
 }
 
 // A long request is worked on in turns, so that one client cannot hold the loop with it.
