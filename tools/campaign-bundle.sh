@@ -18,6 +18,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/build.sh
 
+[[ $# -le 1 && ${1:-} != -* ]] || { echo 'usage: tools/campaign-bundle.sh [DIRECTORY]' >&2; exit 2; }
 readonly bundle=${1:-build/campaign-bundle}
 readonly programs=(kvtierd kvtier-keeper kvtierctl kvtier-sim)
 readonly fuzzers=(fuzz_frame_decoder fuzz_attend_plan fuzz_admin_request fuzz_zmtp fuzz_disk_format

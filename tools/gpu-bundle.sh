@@ -20,6 +20,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/build.sh
 
+[[ $# -le 1 && ${1:-} != -* ]] || { echo 'usage: tools/gpu-bundle.sh [DIRECTORY]' >&2; exit 2; }
 readonly bundle=${1:-build/gpu-bundle}
 readonly programs=(kvtierd kvtier-keeper kvtierctl kvtier-gpu-bench kvtier-kernel-bench)
 readonly tests=(gpu_device_test gpu_daemon_test gpu_attention_test gpu_pool_peer gpu_decode_test

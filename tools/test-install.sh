@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/packaging/bare_root.sh  # sets `work`
 
-[[ $# -le 1 ]] || { echo 'usage: tools/test-install.sh [BUILD_DIRECTORY]' >&2; exit 2; }
+[[ $# -le 1 && ${1:-} != -* ]] || { echo 'usage: tools/test-install.sh [BUILD_DIRECTORY]' >&2; exit 2; }
 [[ -z ${1:-} ]] || export KVTIER_BUILD_DIRECTORY=$1
 
 # timed WHAT COMMAND...: shows the output of a command only if it fails, and else how long it took, and how long

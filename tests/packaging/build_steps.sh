@@ -27,4 +27,10 @@ told=$(build 200 0) || fail "a build that succeeds"
 ! build 3 0 | grep ' step ' || fail "steps of a short build"
 ! build 200 1 >"$scratch/told" || fail "a build that fails"
 grep -q 'the error' "$scratch/errors" || fail "the end of its output is not told"
+
+for script in gpu-bundle campaign-bundle test-install; do
+  code=0
+  KVTIER_BUILD_DIRECTORY=$scratch "tools/$script.sh" --help 2>"$scratch/errors" >/dev/null || code=$?
+  [[ $code == 2 && $(<"$scratch/errors") == usage:* ]] || fail "$script takes --help for a directory"
+done
 echo ok
