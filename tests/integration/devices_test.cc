@@ -67,7 +67,7 @@ TEST_F(DevicesTest, WhoDoesNotSayWhichIsAskedTo) {
   StartDaemon({}, {kTwoDevices});
   kvt::Connection connection = ConnectPlainly();
   const uint32_t model = RegisterTinyModel(&connection);
-  const auto any = connection.Attach(model, 0, KVT_ANY_DEVICE);
+  const auto any = connection.Attach(model);
   ASSERT_FALSE(any);
   EXPECT_EQ(any.error().reason, "device_ambiguous");
   const auto third = connection.Attach(model, 0, 2);

@@ -84,7 +84,7 @@ TEST_F(BrokenDaemonTest, APoolSmallerThanAnnouncedIsNotUsed) {
   ASSERT_TRUE(connection);
   const auto model = connection->RegisterModel(Record());
   ASSERT_TRUE(model);
-  const auto pool = connection->Attach(model->model);
+  const auto pool = connection->Attach(model->model, 0, 0);
   ASSERT_FALSE(pool);
   EXPECT_EQ(pool.error().code, KVT_CORRUPT);
   EXPECT_EQ(pool.error().reason, "pool_too_small");

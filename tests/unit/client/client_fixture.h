@@ -88,7 +88,7 @@ class ClientFixture : public ::testing::Test {
     connection_.emplace(*std::move(connection));
     const auto model = connection_->RegisterModel(Record());
     ASSERT_TRUE(model) << model.error().ToString();
-    auto pool = connection_->Attach(model->model);
+    auto pool = connection_->Attach(model->model, 0, 0);
     ASSERT_TRUE(pool) << pool.error().ToString();
     pool_.emplace(*std::move(pool));
   }

@@ -204,7 +204,7 @@ TEST_F(ReconnectTest, APoolTwoGenerationsOldIsEmptiedButDoesNotFault) {
 }
 
 TEST_F(ReconnectTest, AnotherPoolsHandlesAreStaleAlsoAfterAReconnection) {
-  auto other = connection_->Attach(pool_->Info().model);
+  auto other = connection_->Attach(pool_->Info().model, 0, 0);
   ASSERT_TRUE(other) << other.error().ToString();
   const auto acquired = other->Acquire({}, {}, 1);
   ASSERT_TRUE(acquired);
@@ -366,7 +366,7 @@ TEST_F(DetachTest, ADaemonThatDoesNotKnowTheMessageIsPassedOver) {
   EXPECT_THAT(connection_->TakeErrors(), IsEmpty());
   const auto model = connection_->RegisterModel(Record());
   ASSERT_TRUE(model);
-  auto again = connection_->Attach(model->model);
+  auto again = connection_->Attach(model->model, 0, 0);
   ASSERT_TRUE(again) << again.error().ToString();
   EXPECT_TRUE(again->Acquire({}, {}, 1));
 }
@@ -384,7 +384,7 @@ TEST_F(DetachTest, AnAttachmentThatComesTooLateIsTakenBack) {
   const auto model = connection_->RegisterModel(Record());
   ASSERT_TRUE(model);
   daemon_->HoldBack(wire::MessageType::kAttach);
-  ASSERT_FALSE(connection_->Attach(model->model));
+  ASSERT_FALSE(connection_->Attach(model->model, 0, 0));
   const uint64_t request = daemon_->WaitForHeldBack();
   daemon_->Intercept({});
   daemon_->Send(

@@ -370,7 +370,7 @@ TEST_F(SequenceTest, ADifferentLoraOrSaltSharesNothing) {
 TEST_F(SequenceTest, ASequenceIsHashedByTheModelsRecipe) {
   kvt_model_record record = Record();
   record.hash_recipe = KVT_HASH_SGLANG_1;
-  auto pool = connection_->Attach(connection_->RegisterModel(record)->model);
+  auto pool = connection_->Attach(connection_->RegisterModel(record)->model, 0, 0);
   ASSERT_TRUE(pool) << pool.error().ToString();
   const auto tokens = Tokens(9);
   auto sequence = pool->OpenSequence(tokens);
@@ -395,7 +395,7 @@ TEST_F(SequenceTest, ASequenceIsHashedByTheModelsRecipe) {
 TEST_F(SequenceTest, AModelWithARecipeOfItsOwnHasNoSequences) {
   kvt_model_record record = Record();
   record.hash_recipe = "my-engine/1";
-  auto pool = connection_->Attach(connection_->RegisterModel(record)->model);
+  auto pool = connection_->Attach(connection_->RegisterModel(record)->model, 0, 0);
   ASSERT_TRUE(pool) << pool.error().ToString();
   EXPECT_EQ(pool->OpenSequence(Tokens(9)).error().reason, "bad_recipe");
 }

@@ -20,7 +20,7 @@ class SharedPoolTest : public ResumeTest {
  protected:
   [[nodiscard]] kvt::Pool AttachAgain() {
     const auto model = connection_->RegisterModel(Record());
-    auto pool = connection_->Attach(model->model);
+    auto pool = connection_->Attach(model->model, 0, 0);
     EXPECT_TRUE(pool) << pool.error().ToString();
     return *std::move(pool);
   }
