@@ -38,6 +38,10 @@ Status Wait(kvt_pool* pool, kvt_load load, const LoadGoal& goal, int64_t timeout
             kvt_load_progress* progress) {
   KVT_RETURN_IF_ERROR(CheckStruct(progress, "progress"));
   Fill({}, progress);
+  if (load.id == 0) {
+    Fill({.progress = {.ready = UINT32_MAX, .finished = true}, .hits = UINT32_MAX}, progress);
+    return {};
+  }
   KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, AttachmentOf(pool, load));
   KVT_ASSIGN_OR_RETURN(
       const LoadState state,

@@ -21,6 +21,9 @@ class BlocksTest(DaemonTestCase):
             self.assertEqual(len(got.new_blocks), 3)
             self.assertEqual(got.miss, Miss.UNKNOWN)
             self.assertIsNone(got.load)
+            for progress in (pool.wait(got.load), pool.wait_layers(got.load, 1)):
+                self.assertTrue(progress.finished)
+                self.assertEqual(progress.miss, Miss.NONE)
             self.assertEqual(got.hashes, kvtier.hash_blocks(tokens))
 
     def test_what_one_connection_commits_another_finds_with_its_bytes(self):

@@ -448,11 +448,11 @@ typedef struct kvt_load_progress {
 
 #define KVT_FINISHED_LOADS_KEPT 4096
 
-/* Waits until the first `up_to` hits of the acquire are usable or its load has finished, whichever
- * is first; KVT_OK says that one of them holds: look at `progress`. May be called any number of
- * times; of finished loads the latest KVT_FINISHED_LOADS_KEPT are known. Errors: KVT_TIMEOUT
- * (progress is filled in), KVT_NOT_FOUND, KVT_STALE_HANDLE and KVT_UNAVAILABLE (the connection it
- * belongs to is gone, and the blocks are of no use: release them, as some may be held still). */
+/* Waits until the first `up_to` hits of the acquire are usable or its load has finished: `progress`
+ * tells. May be called any number of times; of finished loads the latest KVT_FINISHED_LOADS_KEPT
+ * are known, and load 0, with `ready` UINT32_MAX. Errors: KVT_TIMEOUT (progress is filled in),
+ * KVT_NOT_FOUND, KVT_STALE_HANDLE and KVT_UNAVAILABLE (the connection it belongs to is gone, and
+ * the blocks are of no use: release them, as some may be held still). */
 KVT_API kvt_status kvt_wait(kvt_pool* pool, kvt_load load, uint32_t up_to, int64_t timeout_ms,
                             kvt_load_progress* progress);
 /* The same until the first `layers` layers of all hits are usable. A load by blocks has them when

@@ -162,14 +162,14 @@ class Pool(AttachedPool):
 
     def wait(
         self,
-        load: Load,
+        load: Load | None,
         up_to: int | None = None,
         timeout_ms: int | None = None,
         *,
         stream: object | None = None,
     ) -> LoadProgress:
         """Waits on the host until the first `up_to` hits (None: all) are usable or the load has
-        finished, whichever is first.
+        finished, whichever is first. load: None has finished, with all hits ready.
 
         timeout_ms: 0 does not wait, None is the connection's request_timeout_ms. When the time is
         up, the progress so far is returned: fewer ready and not finished. After the loss of the
@@ -190,7 +190,7 @@ class Pool(AttachedPool):
 
     def wait_layers(
         self,
-        load: Load,
+        load: Load | None,
         layers: int,
         timeout_ms: int | None = None,
         *,
@@ -205,22 +205,23 @@ class Pool(AttachedPool):
         wait_ms = timeout_ms if stream is None else 0
         return self._wait("kvt_wait_layers", load, steps, wait_ms)
 
-    def _queue_wait(self, load: Load, steps: int, stream: object, in_layers: bool) -> bool:
+    def _queue_wait(self, load: Load | None, steps: int, stream: object, in_layers: bool) -> bool:
         # A counter tells hits or layers; where it tells the other, only its end tells enough.
-        if load.in_layers != in_layers:
+        if load is not None and load.in_layers != in_layers:
             steps = _ALL_STEPS
-        named = abi.kvt_load(load.id, load.attachment)
-        status = self._status("kvt_wait_on_stream", named, steps, stream_pointer(stream))
+        status = self._status("kvt_wait_on_stream", _named(load), steps, stream_pointer(stream))
         if status in (Status.UNAVAILABLE, Status.STALE_HANDLE):
             return False
         check(status)
         return True
 
-    def _wait(self, function: str, load: Load, steps: int, timeout_ms: int | None) -> LoadProgress:
+    def _wait(
+        self, function: str, load: Load | None, steps: int, timeout_ms: int | None
+    ) -> LoadProgress:
         progress = _library.sized(abi.kvt_load_progress)
         status = self._status(
             function,
-            abi.kvt_load(load.id, load.attachment),
+            _named(load),
             steps,
             _native.timeout(timeout_ms),
             ctypes.byref(progress),
@@ -411,6 +412,11 @@ def _joined(hashes: Hashes) -> tuple[bytes | None, int]:
     """The hashes for C, and their number."""
     joined = _native.hash_bytes(hashes)
     return joined or None, len(joined) // _native.HASH_BYTES
+
+
+def _named(load: Load | None) -> Any:
+    """The load for C, which takes id 0 for one of nothing."""
+    return abi.kvt_load() if load is None else abi.kvt_load(load.id, load.attachment)
 
 
 def _unless_lost(status: int) -> bool:

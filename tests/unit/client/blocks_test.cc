@@ -261,6 +261,17 @@ TEST_F(LoadsTest, WaitingNoTimeTellsHowFarTheLoadIs) {
   EXPECT_EQ(progress.finished, 0);
 }
 
+TEST_F(LoadsTest, AnAcquireThatLoadsNothingNeedsNoWaiting) {
+  for (const auto wait : {kvt_wait, kvt_wait_layers}) {
+    kvt_load_progress progress{};
+    progress.size = sizeof(progress);
+    EXPECT_EQ(wait(pool_->get(), kvt_load{}, 4, 0, &progress), KVT_OK);
+    EXPECT_EQ(progress.ready, UINT32_MAX);
+    EXPECT_EQ(progress.finished, 1);
+    EXPECT_EQ(progress.layers, KVT_ALL_LAYERS);
+  }
+}
+
 TEST_F(LoadsTest, WhatCouldNotBeLoadedIsTakenOutAndReleased) {
   auto acquired = pool_->Acquire(Hashes(1, 3), Hashes(4, 1));
   ASSERT_TRUE(acquired);
