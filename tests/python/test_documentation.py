@@ -207,6 +207,9 @@ class DocumentationTest(DaemonTestCase):
                 k = pool.layer(layer).k
                 self.assertEqual(int(k[first].sum()), 8 * 128)
                 self.assertTrue((k[first, 15] == 1).all() and (k[second, 0] == 1).all())
+        absent = kvtier.connect("/nonexistent/kvtier.sock", wait_for_daemon=True)
+        with absent, absent.attach(absent.register_model(record)) as pool:
+            names["compute_kv"](pool, np.empty(0, np.int64), [1, 2])
 
     def run_example(self, path, **names):
         """The first Python of a file, with this test's daemon at the place where it looks."""
