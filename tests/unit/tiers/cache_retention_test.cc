@@ -296,6 +296,14 @@ TEST_F(CacheRetentionTest, PinsAreLimitedToTheirShare) {
   cache_->CheckInvariants();
 }
 
+TEST_F(CacheRetentionTest, MemoryThatIsStillBeingReadiedCountsForThePinsLimit) {
+  CacheSetup setup{.pool_blocks = 16, .host_slots = 16, .host_slots_ready = 8, .disk_slots = 0};
+  setup.options.pin_fraction = 0.5;
+  Start(setup);
+  Put(Sequence(1, 8));
+  EXPECT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, 8), kHourMs));
+}
+
 TEST_F(CacheRetentionTest, RepeatedPinDoesNotCountTwice) {
   CacheSetup setup{.disk_slots = 8};
   setup.options.pin_fraction = 0.5;
