@@ -29,6 +29,11 @@ TEST(Kvtierd, TellsItsVersionAndWhetherItWasBuiltForGpus) {
 
 TEST(Kvtierd, RefusesUnknownArguments) { EXPECT_EQ(Kvtierd({"--frobnicate"}).Wait(), 2); }
 
+// A script's variable without a value.
+TEST(Kvtierd, RefusesAnEmptyPathOfTheConfiguration) {
+  EXPECT_EQ(Kvtierd({"--config", "", "--check-config"}).Wait(), 2);
+}
+
 TEST(Kvtierd, ChecksAConfigurationAndShowsIt) {
   Kvtierd kvtierd({"--check-config", "--set", "pool.bytes=2GiB"});
   EXPECT_EQ(kvtierd.Wait(), 0);
