@@ -296,6 +296,8 @@ TEST_F(KvtierctlTest, HelpAndVersionMayBeAskedForInWords) {
   EXPECT_EQ(told({"help", "ls"}), told({"ls", "--help"}));
   EXPECT_EQ(told({"version"}), told({"--version"}));
   EXPECT_EQ(told({"-V"}), told({"--version"}));
+  EXPECT_EQ(told({"--json", "help"}), told({"--help"}));
+  EXPECT_EQ(told({"--json", "version"}), told({"--version"}));
   EXPECT_NE(told({"help", "ls"}).find("--tier"), std::string::npos);
   EXPECT_EQ(RunProgram({KvtierctlPath(), "help", "frobnicate"}).exit_code, 2);
 }
@@ -329,6 +331,10 @@ TEST_F(KvtierctlTest, ErrorsOfUseNameTheProgram) {
     const ProgramResult result = RunProgram(use);
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_TRUE(result.errors.starts_with("kvtierctl: ")) << result.errors;
+    use.emplace_back("--json");
+    const ProgramResult document = RunProgram(use);
+    EXPECT_EQ(document.exit_code, 2);
+    EXPECT_EQ(Schema(Json(document)), "kvtier.error/1");
   }
 }
 

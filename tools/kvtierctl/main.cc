@@ -91,17 +91,23 @@ std::string_view UnknownCommand(const CLI::App& app, std::span<const std::string
 // that they mean.
 std::vector<std::string> WordsOf(std::span<char*> arguments) {
   std::vector<std::string> words(arguments.begin() + 1, arguments.end());
-  if (words.empty()) return words;
-  if (words.front() == "version") words.front() = "--version";
-  if (words.front() == "help") {
-    words.erase(words.begin());
+  const auto first =
+      std::ranges::find_if(words, [](const std::string& word) { return word != "--json"; });
+  if (first == words.end()) return words;
+  if (*first == "version") *first = "--version";
+  if (*first == "help") {
+    words.erase(first);
     words.push_back("--help");
   }
   return words;
 }
 
-int UsageError(std::string_view what) {
-  fmt::print(stderr, "kvtierctl: {}\nRun with --help for more information.\n", what);
+int UsageError(CommandContext* context, std::string_view what) {
+  if (context->json) {
+    context->Fail({ErrorCode::kInvalidArgument, "usage", std::string(what)});
+  } else {
+    fmt::print(stderr, "kvtierctl: {}\nRun with --help for more information.\n", what);
+  }
   return static_cast<int>(ExitCode::kUsage);
 }
 
@@ -109,10 +115,16 @@ int Main(int argc, char** argv) {
   CommandContext context;
   const std::unique_ptr<CLI::App> app = MakeKvtierctlApp(&context);
   std::vector<std::string> words = WordsOf({argv, static_cast<size_t>(argc)});
+  // Before all options are understood, for the errors of those that are not.
+  context.json = std::ranges::find(words, "--json") != words.end();
   // A script's variable without a value would stand for all tenants, models or times.
-  if (std::ranges::any_of(words, &std::string::empty)) return UsageError("an argument is empty");
+  if (std::ranges::any_of(words, &std::string::empty)) {
+    return UsageError(&context, "an argument is empty");
+  }
   const std::string_view unknown = UnknownCommand(*app, words);
-  if (!unknown.empty()) return UsageError(fmt::format("there is no command \"{}\"", unknown));
+  if (!unknown.empty()) {
+    return UsageError(&context, fmt::format("there is no command \"{}\"", unknown));
+  }
   try {
     // CLI11 takes words from the end of a vector.
     std::ranges::reverse(words);
@@ -122,7 +134,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const bool lacks = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
     const std::string wrong = lacks ? WrongCommand(*app) : "";
-    return UsageError(wrong.empty() ? error.what() : wrong);
+    return UsageError(&context, wrong.empty() ? error.what() : wrong);
   }
   return static_cast<int>(context.exit_code);
 }
