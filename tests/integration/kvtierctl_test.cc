@@ -96,6 +96,9 @@ TEST_F(KvtierctlTest, RanksOfAModelShareHostAndDiskAndHaveAPoolEach) {
       RunProgram({KvtierctlPath(), "size", config, "--tensor-parallel", "8"});
   EXPECT_NE(text.output.find("its 8 ranks share host memory and disk"), std::string::npos)
       << text.output;
+  const ProgramResult refused = RunProgram({KvtierctlPath(), "size", config, "--host", "1MiB"});
+  EXPECT_NE(refused.exit_code, 0) << "kvtierd would refuse such a configuration";
+  EXPECT_NE(refused.errors.find("less than one slab"), std::string::npos) << refused.errors;
 }
 
 TEST_F(KvtierctlTest, ABenchOfARunningDaemonLeavesNoBlockBehind) {

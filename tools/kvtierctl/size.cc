@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/units.h"
+#include "daemon/config/config_loader.h"
 #include "daemon/config/config_schema.h"
 #include "protocol/model_record.h"
 #include "tiers/storage/disk_geometry.h"
@@ -126,7 +127,7 @@ Result<Plan> MakePlan(const SizeArguments& arguments) {
   return plan;
 }
 
-std::string ConfigSection(const Plan& plan) {
+std::string TiersText(const Plan& plan) {
   std::string text;
   for (const TierPlan& tier : plan.tiers) {
     text += fmt::format("[{}]\nbytes = \"{}\"\n\n", tier.name, FormatExactByteSize(tier.bytes));
@@ -153,7 +154,7 @@ std::string ToText(const Plan& plan) {
     table.AddRow({std::string(tier.name), FormatByteSize(tier.bytes), FormatCount(tier.blocks),
                   FormatCount(plan.TokensIn(tier))});
   }
-  return text + "\n" + table.Render() + "\n" + ConfigSection(plan);
+  return text + "\n" + table.Render() + "\n" + TiersText(plan);
 }
 
 std::string ToJson(const Plan& plan) {
@@ -177,7 +178,7 @@ std::string ToJson(const Plan& plan) {
                                       {"block_bytes", plan.block_bytes},
                                       {"tiers", std::move(tiers)},
                                       {"notes", std::move(notes)},
-                                      {"config", ConfigSection(plan)}});
+                                      {"config", TiersText(plan)}});
 }
 
 void AddOptions(CLI::App* command, SizeArguments* arguments) {
@@ -220,6 +221,8 @@ void AddSizeCommand(CLI::App* app, CommandContext* context) {
   command->callback([arguments, context] {
     const auto plan = MakePlan(*arguments);
     if (!plan) return context->Fail(plan.error());
+    const auto config = ParseConfig(TiersText(*plan), "configuration", {});
+    if (!config) return context->Fail(config.error());
     context->Print(context->json ? ToJson(*plan) : ToText(*plan));
   });
 }
