@@ -228,6 +228,7 @@ TEST_F(KvtierctlTest, ReplayAndBenchUseTheDeviceThatIsNamed) {
   EXPECT_EQ(absent.exit_code, 4);
   EXPECT_NE(absent.errors.find("it has: host, host"), std::string::npos) << absent.errors;
   EXPECT_EQ(Ctl({"replay", trace, "--device", "gpu"}).exit_code, 2);
+  EXPECT_EQ(Ctl({"replay", trace, "--limit", "0"}).exit_code, 2) << "it would play all";
   EXPECT_EQ(Ctl({"bench", "--device", "cuda:0"}).exit_code, 4);
   const ProgramResult own = RunProgram({KvtierctlPath(), "replay", trace, "--spawn", "--directory",
                                         directory(), "--device", "host", "--pool", "1MiB", "--host",

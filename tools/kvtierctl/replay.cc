@@ -166,7 +166,7 @@ void AddTraceOptions(CLI::App* command, ReplayArguments* arguments) {
       ->default_str("auto")
       ->type_name("FORMAT");
   command->add_option("--limit", arguments->limit, "Play the first N requests only.")
-      ->check(CLI::Range(int64_t{0}, kMaxCount))
+      ->check(CLI::Range(int64_t{1}, kMaxCount))
       ->type_name("N");
   command
       ->add_option("--seed", arguments->seed,
