@@ -39,6 +39,10 @@ class GeometryTest(unittest.TestCase):
         )
         self.assertEqual(one.layout().block_stride, 2 << 20)
 
+    def test_extra_facts_are_texts(self):
+        with self.assertRaisesRegex(kvtier.InvalidArgumentError, "not_text.*extra: 1"):
+            record(extra={"a": 1}).layout()
+
     def test_kv_heads_are_divided_by_the_ranks_and_repeated_where_there_are_more(self):
         self.assertEqual(record(tensor_parallel_size=4).kv_heads, 2)
         self.assertEqual(record(tensor_parallel_size=16).kv_heads, 1)

@@ -253,9 +253,12 @@ def split_hashes(joined: bytes) -> list[bytes]:
 
 
 def text(value: str | None, what: str) -> bytes | None:
-    """UTF-8 for a C string. Raises InvalidArgumentError for NUL, which would cut it there."""
+    """UTF-8 for a C string. Raises InvalidArgumentError for NUL, which would cut it there, and for
+    anything but text."""
     if value is None:
         return None
+    if not isinstance(value, str):
+        raise invalid("not_text", f"{what}: {value!r}")
     if "\0" in value:
         raise invalid("nul_in_text", what)
     return value.encode("utf-8")
