@@ -71,7 +71,7 @@ class Cache {
   // pools that no session uses give their memory back, whole and the longest unused first. This
   // takes time: until it is there, the answer is kUnavailable "pool_bytes_returning", and a later
   // call goes on with it. Errors: kResourceExhausted "pool_bytes_exhausted", kInvalidArgument
-  // (block larger than a slab), kNotFound "unknown_device".
+  // (block larger than a slab; "pool_below_block"), kNotFound "unknown_device".
   [[nodiscard]] Result<PoolInfo> AttachPool(const NamespaceIdentity& identity, uint64_t pool_bytes,
                                             DeviceIndex device = DeviceIndex(0),
                                             uint32_t shares = 1, uint32_t groups = 1);

@@ -84,6 +84,10 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
   KVT_RETURN_IF_ERROR(state_.blocks.MayAddPool());
   const uint64_t block_bytes = name_space.identity.block_bytes;
   const bool sized = pool_bytes > 0;
+  if (sized && pool_bytes < block_bytes) {
+    return MakeError(ErrorCode::kInvalidArgument, "pool_below_block",
+                     fmt::format("{} bytes hold no block of {}", pool_bytes, block_bytes));
+  }
   KVT_RETURN_IF_ERROR(
       MakeRoom(name_space.tenant, device,
                sized ? pool_bytes : capacity_bytes(device) / kUnsizedShare / groups * shares,

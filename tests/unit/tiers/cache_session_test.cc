@@ -9,6 +9,12 @@ namespace {
 
 class CacheSessionTest : public CacheTest {};
 
+TEST_F(CacheSessionTest, APoolSmallerThanABlockIsRefusedAsSuch) {
+  Start();
+  EXPECT_THAT(cache_->AttachPool(Identity("tenant", 2), 1),
+              IsErrorOf(ErrorCode::kInvalidArgument, "pool_below_block"));
+}
+
 TEST_F(CacheSessionTest, ClosingDropsAllReferencesAtOnce) {
   Start();
   (void)Store(kAlice, Sequence(1, 3));
