@@ -237,8 +237,8 @@ void Daemon::MakeAdmin() {
 }
 
 Status Daemon::PrepareSockets() const {
-  KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "server.admin_socket",
-                                      PrepareSocket(config_.server.admin_socket)));
+  KVT_RETURN_IF_ERROR(
+      AnnotateWithKey(config_, "server.admin_socket", PrepareSocket(config_.server.admin_socket)));
   return AnnotateWithKey(config_, "server.socket", PrepareSocket(config_.server.socket));
 }
 

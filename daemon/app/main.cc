@@ -45,9 +45,7 @@ void AddDaemonOptions(CLI::App* app, DaemonArguments* arguments) {
   app->set_help_flag("-h,--help", "Print this help and end.");
   CLI::Option* const config =
       app->add_option("--config", arguments->config_path, "The configuration; see kvtierd.toml(5).")
-          ->check([](const std::string& path) {
-            return path.empty() ? "the path is empty" : "";
-          })
+          ->check([](const std::string& path) { return path.empty() ? "the path is empty" : ""; })
           ->type_name("FILE");
   app->add_flag(
          "--dev", arguments->dev,

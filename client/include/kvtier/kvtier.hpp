@@ -428,8 +428,8 @@ class Connection {
     return devices;
   }
   // `device`: a position in Devices(), or KVT_ANY_DEVICE.
-  Result<Pool> Attach(uint32_t model, uint64_t pool_bytes = 0,
-                      uint32_t device = KVT_ANY_DEVICE, uint32_t group = 0) {
+  Result<Pool> Attach(uint32_t model, uint64_t pool_bytes = 0, uint32_t device = KVT_ANY_DEVICE,
+                      uint32_t group = 0) {
     return internal::Made<Pool, kvt_pool>(kvt_attach, get(), model, group, device, pool_bytes);
   }
   Result<Region> OpenRegion(uint32_t model, const kvt_region_options& options) {
