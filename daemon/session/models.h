@@ -117,7 +117,7 @@ class ModelRegistry {
   struct TenantModels {
     std::list<ModelHold> models;  // those that were registered last at the end
     std::unordered_map<wire::ModelId, std::list<ModelHold>::iterator> by_id;
-    std::unordered_map<ModelFingerprint, wire::ModelId> ids;
+    std::map<ModelFingerprint, wire::ModelId> ids;  // no hash: clients choose fingerprints
     // Several models may have a group, as ranks do a replicated one.
     std::map<std::pair<ModelFingerprint, wire::ModelId>, Group> groups;
     uint32_t last_id = 0;

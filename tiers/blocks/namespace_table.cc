@@ -2,7 +2,6 @@
 #include "tiers/blocks/namespace_table.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "base/result.h"
@@ -25,11 +24,6 @@ void Namespace::PutPool(PoolSlot slot, CachePool* pool) {
 void Namespace::TakePool(PoolSlot slot) {
   pools[slot.value] = nullptr;
   if (std::ranges::count(pools, nullptr) == kMaxPoolSlots) pools = {};
-}
-
-size_t NamespaceTable::Hash::operator()(const NamespaceIdentity& identity) const {
-  return std::hash<std::string>()(identity.tenant) ^ std::hash<ModelFingerprint>()(identity.model) ^
-         identity.block_bytes;
 }
 
 std::optional<NamespaceId> NamespaceTable::Find(const NamespaceIdentity& identity) const {

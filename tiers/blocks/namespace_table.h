@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -74,9 +75,6 @@ class NamespaceTable {
   [[nodiscard]] bool IsShared(TenantId tenant) const;
 
  private:
-  struct Hash {
-    size_t operator()(const NamespaceIdentity& identity) const;
-  };
   struct Sharing {
     std::string first;
     bool shared = false;
@@ -85,10 +83,10 @@ class NamespaceTable {
   void Put(NamespaceId id, Namespace name_space);
 
   std::vector<Namespace> table_;
-  std::unordered_map<NamespaceIdentity, NamespaceId, Hash> numbers_;
-  std::unordered_map<uint32_t, Sharing> tenants_;  // by TenantId
-  std::unordered_map<uint32_t, size_t> counts_;    // by TenantLine
-  uint32_t first_free_ = 0;                        // no number below it is free
+  std::map<NamespaceIdentity, NamespaceId> numbers_;  // no hash: clients choose fingerprints
+  std::unordered_map<uint32_t, Sharing> tenants_;     // by TenantId
+  std::unordered_map<uint32_t, size_t> counts_;       // by TenantLine
+  uint32_t first_free_ = 0;                           // no number below it is free
   size_t count_ = 0;
 };
 

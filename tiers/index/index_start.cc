@@ -93,13 +93,10 @@ class Collector final : public HeaderVisitor {
   NamespaceId Intern(const SlotHeader& header) {
     auto& namespaces = rebuilt_.snapshot.namespaces;
     const NamespaceId next(static_cast<uint32_t>(namespaces.size()));
-    const auto [found, is_new] =
-        namespace_ids_.try_emplace({header.tenant, header.model, header.payload_bytes}, next);
-    if (is_new) {
-      namespaces.emplace_back(next, NamespaceIdentity{.tenant = header.tenant,
-                                                      .model = header.model,
-                                                      .block_bytes = header.payload_bytes});
-    }
+    const auto [found, is_new] = namespace_ids_.try_emplace(
+        {.tenant = header.tenant, .model = header.model, .block_bytes = header.payload_bytes},
+        next);
+    if (is_new) namespaces.emplace_back(next, found->first);
     return found->second;
   }
 
@@ -119,7 +116,7 @@ class Collector final : public HeaderVisitor {
 
   const RebuildOptions options_;
   RebuiltIndex rebuilt_;
-  std::map<std::tuple<std::string, ModelFingerprint, uint64_t>, NamespaceId> namespace_ids_;
+  std::map<NamespaceIdentity, NamespaceId> namespace_ids_;
 };
 
 // Headers whose keys are gone stay as they are, and the scan tells them; plain ones were not

@@ -25,7 +25,7 @@ struct NamespaceIdentity {
   std::string tenant;  // at most kMaxTenantBytes
   ModelFingerprint model;
   uint64_t block_bytes = 0;
-  friend bool operator==(const NamespaceIdentity&, const NamespaceIdentity&) = default;
+  friend auto operator<=>(const NamespaceIdentity&, const NamespaceIdentity&) = default;
 };
 
 struct BlockKey {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <ctime>
 
 namespace kvtier {
 namespace {
@@ -69,6 +70,24 @@ TEST(NamespaceTable, ADamagedIndexRestoresNoNumberTwiceAndNoneBeyondTheBound) {
   EXPECT_FALSE(table.Restore(NamespaceId(NamespaceTable::kMaxNamespaces), Space(3)));
   EXPECT_FALSE(table.Restore(NamespaceId(UINT32_MAX), Space(3)));
   EXPECT_EQ(table.Find(Space(1).identity), NamespaceId(1));
+}
+
+// A client can make records whose fingerprints begin alike, or fall into one bucket.
+TEST(NamespaceTable, FingerprintsThatClientsChooseAreFoundAsFastAsOthers) {
+  constexpr uint32_t kModels = 40'000;
+  const auto processor_time = [](size_t first_byte) {
+    NamespaceTable table;
+    const std::clock_t start = std::clock();
+    for (uint32_t i = 0; i < kModels; ++i) {
+      Namespace space = Space(0);
+      std::memcpy(&space.identity.model.bytes[first_byte], &i, sizeof(i));
+      EXPECT_FALSE(table.Find(space.identity));
+      EXPECT_TRUE(table.Add(std::move(space)));
+    }
+    return std::clock() - start;
+  };
+  const std::clock_t others = processor_time(0);
+  EXPECT_LT(processor_time(16), 10 * others);
 }
 
 TEST(NamespaceTable, ARowIsSharedOnceASecondTenantIsInIt) {
