@@ -19,6 +19,7 @@
 
 #include "base/machine.h"
 #include "base/posix.h"
+#include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 namespace {
@@ -254,6 +255,7 @@ std::vector<NamespaceIdentity> DistrustMark::Read(const fs::path& directory) {
     if (fields.get() != ' ' || !std::getline(fields, identity.tenant)) continue;
     const auto fingerprint = ModelFingerprint::FromHex(model);
     if (!fingerprint || identity.tenant.size() > kMaxTenantBytes) continue;
+    if (identity.block_bytes == 0 || identity.block_bytes > kMaxPayloadBytes) continue;
     identity.model = *fingerprint;
     distrusted.push_back(std::move(identity));
   }

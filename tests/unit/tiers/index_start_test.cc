@@ -113,7 +113,9 @@ TEST_F(IndexStartTest, DistrustOutlivesTheIndexAndOneOfTheDrivesUntilItIsForgive
   std::filesystem::remove_all(directories_[0] / "index");
   std::filesystem::remove(directories_[0] / "distrusted");
   std::ofstream(directories_[1] / "distrusted", std::ios::app)
-      << ModelFingerprint{{8}}.Hex() << " 64 " << std::string(kMaxTenantBytes + 1, 't') << "\n";
+      << ModelFingerprint{{8}}.Hex() << " 64 " << std::string(kMaxTenantBytes + 1, 't') << "\n"
+      << ModelFingerprint{{8}}.Hex() << " 0 t\n"
+      << ModelFingerprint{{8}}.Hex() << " " << kMaxPayloadBytes + 1 << " t\n";
   {
     const StartedIndex started = Start();
     ASSERT_TRUE(started.rebuilt);
