@@ -109,8 +109,7 @@ Keeper::Opened Keeper::Open() {
   if (::lstat(path_.c_str(), &there) == 0 && S_ISSOCK(there.st_mode)) ::unlink(path_.c_str());
   listening_ = OpenKeeperSocket(path_, /*listening=*/true);
   if (!listening_.valid()) return Opened::kFailed;
-  if (::chmod(path_.c_str(), 0600) != 0 || ::stat(path_.c_str(), &there) != 0 ||
-      ::listen(listening_.get(), kBacklog) != 0) {
+  if (::lstat(path_.c_str(), &there) != 0 || ::listen(listening_.get(), kBacklog) != 0) {
     return Opened::kFailed;
   }
   device_ = there.st_dev;
@@ -120,7 +119,7 @@ Keeper::Opened Keeper::Open() {
 
 bool Keeper::HasItsPlace() const {
   struct stat there {};
-  return ::stat(path_.c_str(), &there) == 0 && there.st_dev == device_ && there.st_ino == inode_;
+  return ::lstat(path_.c_str(), &there) == 0 && there.st_dev == device_ && there.st_ino == inode_;
 }
 
 void Keeper::Run() {

@@ -2,6 +2,7 @@
 #include "daemon/keeper/keeper_protocol.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <cerrno>
@@ -115,6 +116,8 @@ UniqueFd OpenKeeperSocket(std::string_view path, bool listening) {
   // The one who listens polls and never waits. For the others this bounds connect(), too.
   const timeval patience{.tv_sec = kKeeperPatienceMs / 1000, .tv_usec = 0};
   (void)::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+  // A path could be another user's link by the time that its mode is changed.
+  if (listening && ::fchmod(socket.get(), 0600) != 0) return {};
   const auto* const to = reinterpret_cast<const sockaddr*>(&address);
   const int done = listening ? ::bind(socket.get(), to, sizeof(address))
                              : ::connect(socket.get(), to, sizeof(address));

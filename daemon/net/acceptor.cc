@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/net/acceptor.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -157,6 +158,16 @@ Status Acceptor::CheckPort(const ListenAddress& address) {
   return {};
 }
 
+Status Acceptor::SetMode(const std::string& path, mode_t mode) {
+  const UniqueFd file(::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat found {};
+  if (!file.valid() || ::fstat(file.get(), &found) != 0) return SystemError("open", path);
+  if (!S_ISSOCK(found.st_mode)) errno = ENOTSOCK;
+  const std::string opened = fmt::format("/proc/self/fd/{}", file.get());
+  if (S_ISSOCK(found.st_mode) && ::chmod(opened.c_str(), mode) == 0) return {};
+  return SystemError("chmod", path);
+}
+
 Result<std::unique_ptr<Acceptor>> Acceptor::Listen(EventLoop* loop, Log* log,
                                                    const std::string& path, mode_t mode,
                                                    bool descriptors,
@@ -172,7 +183,7 @@ Result<std::unique_ptr<Acceptor>> Acceptor::Listen(EventLoop* loop, Log* log,
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return SystemError("bind", path);
   }
-  if (::chmod(path.c_str(), mode) != 0) return SystemError("chmod", path);
+  KVT_RETURN_IF_ERROR(SetMode(path, mode));
   // Before listen: connections may carry messages before they are accepted.
   if (!descriptors) PassDescriptors(socket.get(), false);
   if (::listen(socket.get(), kBacklog) != 0) return SystemError("listen", path);

@@ -41,10 +41,13 @@ class Acceptor {
   // listens on any more is replaced. `accepted` gets each connection, non-blocking and
   // close-on-exec. Without `descriptors` the kernel refuses those that peers want to send along
   // (EPERM for them) until PassDescriptors, where it can (Linux 6.16). `loop` and `log` are
-  // borrowed. Errors: those of CheckFree.
+  // borrowed. Errors: those of CheckFree and SetMode.
   [[nodiscard]] static Result<std::unique_ptr<Acceptor>> Listen(
       EventLoop* loop, Log* log, const std::string& path, mode_t mode, bool descriptors,
       std::function<void(UniqueFd)> accepted);
+  // Gives a socket's file its mode. Users who may write to the directory can put another file or a
+  // link in its place: that stays as it is. Errors: kIoError by errno name.
+  [[nodiscard]] static Status SetMode(const std::string& path, mode_t mode);
   // The same on a port. The kernel ends a connection when its peer has been silent for half a
   // minute. Errors: kIoError by errno name.
   [[nodiscard]] static Result<std::unique_ptr<Acceptor>> ListenOnPort(

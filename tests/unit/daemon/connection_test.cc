@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,6 +62,19 @@ TEST(Acceptor, TheFileOfOneThatListensThereSinceStays) {
   EXPECT_TRUE(std::filesystem::exists(path));
   second.reset();
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(Acceptor, AFileInTheSocketsPlaceKeepsItsMode) {
+  const TestDirectory directory;
+  const std::string file = directory.path() / "file";
+  const std::string link = directory.path() / "socket";
+  const UniqueFd made(::open(file.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+  std::filesystem::create_symlink(file, link);
+  EXPECT_EQ(Acceptor::SetMode(link, 0666).error().reason, "ENOTSOCK");
+  EXPECT_EQ(Acceptor::SetMode(file, 0666).error().reason, "ENOTSOCK");
+  struct stat found {};
+  ASSERT_EQ(::fstat(made.get(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, 0600u);
 }
 
 class ConnectionTest : public testing::Test {
