@@ -55,8 +55,12 @@ void GuardedStore::TellIfChanged(const Status& last) {
 template <typename Answer>
 std::function<void(Answer)> GuardedStore::Watch(CircuitBreaker* breaker,
                                                 std::function<void(Answer)> done) {
-  return gate_.WhileOpen([this, breaker, done = std::move(done)](Answer answer) {
-    const std::optional<bool> answers = Answers(answer);
+  const uint64_t before = breaker->successes();
+  return gate_.WhileOpen([this, breaker, before, done = std::move(done)](Answer answer) {
+    std::optional<bool> answers = Answers(answer);
+    // The store has answered others meanwhile: the call stood in a queue, maybe one client's.
+    const bool is_late = !answer && answer.error().code == ErrorCode::kTimeout;
+    if (is_late && breaker->successes() != before) answers.reset();
     if (answers) breaker->RequestEnded(*answers);
     if (answers == false) {
       lost_calls_ += answer.error().code == ErrorCode::kUnavailable ? 1 : 0;

@@ -122,6 +122,29 @@ TEST_F(GuardedStoreTest, AsksNoMoreAStoreThatHasFailedAndComesBackToIt) {
   EXPECT_EQ(last_, "ok");
 }
 
+// One client's questions may fill the queue in front of a store that answers as fast as it can.
+TEST_F(GuardedStoreTest, TakesCallsThatAreLateWhileOthersAreAnsweredForNoOutage) {
+  const auto ask_in_vain = [&] {
+    store_.holds = true;
+    for (int i = 0; i < 5; ++i) Ask();
+    store_.holds = false;
+  };
+  ask_in_vain();
+  Ask();
+  EXPECT_EQ(last_, "ok");
+  store_.TimeOut();
+  loop_.RunAll();
+  EXPECT_EQ(last_, "cold_store_late");
+  Ask();
+  EXPECT_EQ(last_, "ok");
+
+  ask_in_vain();
+  store_.TimeOut();
+  loop_.RunAll();
+  Ask();
+  EXPECT_EQ(last_, kColdStoreAway);
+}
+
 TEST_F(GuardedStoreTest, TellsOnceThatTheStoreIsAwayAndOnceThatItIsBack) {
   std::vector<std::string> told;
   GuardedStore guarded(&store_, &clock_, &loop_, [&](const Status& away) {
