@@ -60,11 +60,10 @@ class StepPlan:
     def store_of(
         self, group: int, compare: bool, adapter: tuple[int, Tensors] | None, most_blocks: int
     ) -> BlockList | None:
-        """A store that these blocks may join, of so many at most."""
-        for one in self.stores:
+        """The last such store, if it has so many at most: blocks follow their parents."""
+        for one in reversed(self.stores):
             if (one.group, one.compare, one.adapter) == (group, compare, adapter):
-                if len(one.blocks) <= most_blocks:
-                    return one
+                return one if len(one.blocks) <= most_blocks else None
         return None
 
     def stored_blocks(self) -> int:

@@ -60,7 +60,7 @@ class Stores:
         self._stores: dict[int, _Store] = {}
         self._last = 0
         self._stepped_s = self._asked_s = self._moved_s = clock()
-        self._ended_s, self._ended_steps_s, self._steps_s = clock(), 0.0, 0.0
+        self._steps_s = self._ended_steps_s = 0.0
 
     def bind(self, engine_blocks: int) -> None:
         """vLLM has so many blocks."""
@@ -89,14 +89,15 @@ class Stores:
         """Ends a store. Returns its blocks, which may be unpinned, the last first."""
         blocks = self._stores.pop(number).blocks
         self._blocks -= len(blocks)
-        self._moved_s = self._ended_s = self._clock()
-        self._ended_steps_s = self._steps_s
+        self._moved_s = self._clock()
         return blocks[::-1]
 
     def end(self, workers: Mapping[int, int]) -> dict[int, list[Any]]:
         """By the numbers of stores, how many more workers have ended them. Takes those that all have."""
         for number, count in workers.items():
             self._stores[number].workers -= count
+            if self._stores[number].workers == 0:
+                self._ended_steps_s = self._steps_s
         return {one: self.take(one) for one in workers if self._stores[one].workers == 0}
 
     def room(self) -> int:
@@ -112,8 +113,7 @@ class Stores:
 
     def end_soon(self) -> bool:
         """Whether blocks are pinned that will be free in a moment."""
-        now = self._clock()
-        return any(now - max(one.began, self._ended_s) < PATIENCE_S for one in self._oldest())
+        return any(self._clock() - one.began < PATIENCE_S for one in self._oldest())
 
     def are_awaited(self) -> bool:
         """Asked by an engine that has nothing else to do: whether it must go on stepping for their ends.
