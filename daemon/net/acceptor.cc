@@ -42,6 +42,8 @@ constexpr auto kListenerPatience = std::chrono::milliseconds(500);
 constexpr auto kListenerPoll = std::chrono::milliseconds(20);
 // The kernel closes the sockets of a process that has ended after it has given back its memory.
 constexpr auto kEndPatience = std::chrono::seconds(90);
+// Nobody takes these connections any more, and the queue for them must not fill.
+constexpr auto kEndPoll = std::chrono::milliseconds(500);
 
 tl::unexpected<Error> SystemError(std::string_view call, const std::string& path) {
   return tl::unexpected(ErrnoError(ErrorCode::kIoError, errno, fmt::format("{} {}", call, path)));
@@ -101,6 +103,7 @@ pid_t ListenerOf(int connection) {
 // sockets, and one that ends removes the file.
 Result<bool> IsListenedOn(const sockaddr_un& address, const std::string& path) {
   const auto start = std::chrono::steady_clock::now();
+  bool ends = false;
   while (true) {
     const UniqueFd probe = NewSocket(AF_UNIX);
     if (!probe.valid()) return SystemError("socket for", path);
@@ -108,9 +111,9 @@ Result<bool> IsListenedOn(const sockaddr_un& address, const std::string& path) {
     const bool connected = ::connect(probe.get(), to, sizeof(address)) == 0;
     if (!connected && (errno == ECONNREFUSED || errno == ENOENT)) return false;
     const auto waited = std::chrono::steady_clock::now() - start;
-    const bool ends = connected && IsGone(ListenerOf(probe.get()));
+    if (connected) ends = IsGone(ListenerOf(probe.get()));
     if (waited >= (ends ? kEndPatience : kListenerPatience)) return true;
-    std::this_thread::sleep_for(kListenerPoll);
+    std::this_thread::sleep_for(waited < kListenerPatience ? kListenerPoll : kEndPoll);
   }
 }
 

@@ -24,8 +24,6 @@ class CircuitBreaker {
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] bool Passes() const { return state_ == State::kClosed; }
   [[nodiscard]] uint64_t openings() const { return openings_; }
-  // How many requests have succeeded.
-  [[nodiscard]] uint64_t successes() const { return successes_; }
 
   // True once whenever it is time for a probe; the caller sends it and tells how it ended.
   [[nodiscard]] bool TakeProbe() {
@@ -43,7 +41,6 @@ class CircuitBreaker {
   // nothing new.
   void RequestEnded(bool succeeded) {
     if (state_ != State::kClosed) return;
-    successes_ += succeeded ? 1 : 0;
     failures_ = succeeded ? 0 : failures_ + 1;
     if (succeeded) wait_ms_ = 0;
     if (failures_ == kFailuresToOpen) Open();
@@ -69,7 +66,6 @@ class CircuitBreaker {
   int64_t wait_ms_ = 0;    // the last one; 0 if a request has succeeded since
   int64_t probe_at_ms_ = 0;
   uint64_t openings_ = 0;
-  uint64_t successes_ = 0;
 };
 
 }  // namespace kvtier

@@ -53,14 +53,18 @@ void GuardedStore::TellIfChanged(const Status& last) {
 }
 
 template <typename Answer>
-std::function<void(Answer)> GuardedStore::Watch(CircuitBreaker* breaker,
+std::function<void(Answer)> GuardedStore::Watch(Operation operation,
                                                 std::function<void(Answer)> done) {
-  const uint64_t before = breaker->successes();
-  return gate_.WhileOpen([this, breaker, before, done = std::move(done)](Answer answer) {
+  uint64_t* const answered = &answered_[static_cast<size_t>(operation)];
+  const bool writes = operation == Operation::kPut || operation == Operation::kDelete;
+  CircuitBreaker* const breaker = writes ? &writes_ : &breaker_;
+  const uint64_t before = *answered;
+  return gate_.WhileOpen([this, breaker, answered, before, done = std::move(done)](Answer answer) {
     std::optional<bool> answers = Answers(answer);
-    // The store has answered others meanwhile: the call stood in a queue, maybe one client's.
+    *answered += answers == true ? 1 : 0;
+    // Others like it were answered meanwhile: the call stood in a queue, maybe one client's.
     const bool is_late = !answer && answer.error().code == ErrorCode::kTimeout;
-    if (is_late && breaker->successes() != before) answers.reset();
+    if (is_late && *answered != before) answers.reset();
     if (answers) breaker->RequestEnded(*answers);
     if (answers == false) {
       lost_calls_ += answer.error().code == ErrorCode::kUnavailable ? 1 : 0;
@@ -81,29 +85,31 @@ bool GuardedStore::Refuse(bool passes, const std::function<void(Answer)>& done) 
 void GuardedStore::Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
                           ExistsDone done) {
   if (Refuse(Available(), done)) return;
-  store_.Exists(std::move(names), ask, timeout_ms, Watch(&breaker_, std::move(done)));
+  store_.Exists(std::move(names), ask, timeout_ms, Watch(Operation::kExists, std::move(done)));
 }
 
 void GuardedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) {
   if (Refuse(Available(), done)) return;
-  store_.Get(std::move(name), bytes, timeout_ms, Watch(&breaker_, std::move(done)));
+  store_.Get(std::move(name), bytes, timeout_ms, Watch(Operation::kGet, std::move(done)));
 }
 
 void GuardedStore::Put(std::string name, ColdBytes bytes, ColdPut how, int64_t timeout_ms,
                        Done done) {
   if (Refuse(TakesWrites(), done)) return;
-  store_.Put(std::move(name), std::move(bytes), how, timeout_ms, Watch(&writes_, std::move(done)));
+  store_.Put(std::move(name), std::move(bytes), how, timeout_ms,
+             Watch(Operation::kPut, std::move(done)));
 }
 
 void GuardedStore::Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) {
   if (Refuse(Available(), done)) return;
-  store_.Delete(std::move(names), timeout_ms, Watch(&writes_, std::move(done)));
+  store_.Delete(std::move(names), timeout_ms, Watch(Operation::kDelete, std::move(done)));
 }
 
 void GuardedStore::DeleteSome(std::string prefix, uint64_t cursor, int64_t timeout_ms,
                               DeletedDone done) {
   if (Refuse(Available(), done)) return;
-  store_.DeleteSome(std::move(prefix), cursor, timeout_ms, Watch(&writes_, std::move(done)));
+  store_.DeleteSome(std::move(prefix), cursor, timeout_ms,
+                    Watch(Operation::kDelete, std::move(done)));
 }
 
 }  // namespace kvtier

@@ -3,6 +3,7 @@
 // have one of their own, in which deletions count, too, so that none that fails stops reads.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -46,9 +47,11 @@ class GuardedStore final : public ColdStore {
   [[nodiscard]] const CircuitBreaker& breaker() const { return breaker_; }
 
  private:
+  enum class Operation : uint8_t { kExists, kGet, kPut, kDelete };
+
   void TellIfChanged(const Status& last);
   template <typename Answer>
-  [[nodiscard]] std::function<void(Answer)> Watch(CircuitBreaker* breaker,
+  [[nodiscard]] std::function<void(Answer)> Watch(Operation operation,
                                                   std::function<void(Answer)> done);
   template <typename Answer>
   [[nodiscard]] bool Refuse(bool passes, const std::function<void(Answer)>& done);
@@ -60,6 +63,7 @@ class GuardedStore final : public ColdStore {
   const OnChange on_change_;
   bool away_told_ = false;
   uint64_t lost_calls_ = 0;
+  std::array<uint64_t, 4> answered_{};  // calls, by operation
   Gate gate_;
 };
 

@@ -39,7 +39,7 @@ void ColdWriter::Tick() {
   const uint64_t lost_calls = state_.env.cold->lost_calls();
   was_away_ |= std::exchange(lost_calls_, lost_calls) != lost_calls;
   const int64_t now_ms = state_.clock.NowMs();
-  if (was_away_ && now_ms >= next_sample_ms_) {
+  if (was_away_ && !sample_ && now_ms >= next_sample_ms_) {
     was_away_ = false;
     next_sample_ms_ = now_ms + kSamplePauseMs;
     sample_ = {.part_rows = state_.blocks.directory.end() / kSampledCopies + 1};

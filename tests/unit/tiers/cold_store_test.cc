@@ -145,6 +145,19 @@ TEST_F(GuardedStoreTest, TakesCallsThatAreLateWhileOthersAreAnsweredForNoOutage)
   EXPECT_EQ(last_, kColdStoreAway);
 }
 
+// A store may look names up and hang at the objects' bytes.
+TEST_F(GuardedStoreTest, TakesAnsweredLookupsForNoAnswerToReads) {
+  store_.holds = true;
+  for (int i = 0; i < 3; ++i) guarded_.Get("a", 1, 5, [](const Result<ColdBytes>&) {});
+  store_.holds = false;
+  Ask();
+  EXPECT_EQ(last_, "ok");
+  store_.TimeOut();
+  loop_.RunAll();
+  Ask();
+  EXPECT_EQ(last_, kColdStoreAway);
+}
+
 TEST_F(GuardedStoreTest, TellsOnceThatTheStoreIsAwayAndOnceThatItIsBack) {
   std::vector<std::string> told;
   GuardedStore guarded(&store_, &clock_, &loop_, [&](const Status& away) {
