@@ -42,7 +42,7 @@ constexpr auto kListenerPatience = std::chrono::milliseconds(500);
 constexpr auto kListenerPoll = std::chrono::milliseconds(20);
 // The kernel closes the sockets of a process that has ended after it has given back its memory.
 constexpr auto kEndPatience = std::chrono::seconds(90);
-// Nobody takes these connections any more, and the queue for them must not fill.
+// No process takes these connections any more, and the queue for them must not fill.
 constexpr auto kEndPoll = std::chrono::milliseconds(500);
 
 tl::unexpected<Error> SystemError(std::string_view call, const std::string& path) {
