@@ -48,6 +48,9 @@ class FakeBlockPool:
         self.cached_block_hash_to_block = HashMap()
         self._watchers = {}
 
+    def get_num_free_blocks(self):
+        return len(self.free)
+
     def get_new_blocks(self, count):
         taken, self.free = self.free[:count], self.free[count:]
         assert len(taken) == count

@@ -58,7 +58,7 @@ class FakeManager:
         return self.tables[name]
 
     def get_num_free_blocks(self):
-        return 0
+        return max(0, self.num_gpu_blocks - len(self.pinned()))
 
     def get_cached_block(self, block_hash, groups):
         return None

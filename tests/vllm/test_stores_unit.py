@@ -127,6 +127,16 @@ class StoresTest(SchedulerCase):
         self.assertEqual([one for store in stores for one in store.depths], list(range(20)))
         self.assertEqual(self.side.late_blocks, 0)
 
+    def test_blocks_of_ended_requests_leave_a_part_of_vllm_s_pool(self):
+        """Where the engine makes more blocks than the daemon stores, though stores end."""
+        stores = []
+        for _ in range(40):
+            stores += self.run_request(12)
+            self.now += STEP_S
+            if stores:
+                self.end(stores.pop(0))
+            self.assertLessEqual(len(self.manager.pinned()), POOL_BLOCKS - POOL_BLOCKS // 4 + 12)
+
     def test_a_store_has_so_few_blocks_that_ends_come_soon(self):
         self.manager.num_gpu_blocks = 8 * MOST_BLOCKS
         self.side.bind(self.manager)

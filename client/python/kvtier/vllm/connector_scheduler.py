@@ -29,7 +29,7 @@ from .known_request import DiskPlan, KnownRequest, reads_nothing
 from .lookups import Lookups
 from .rows import keys_of
 from .step_plan import BlockList, Run, StepPlan, Tensors, runs_of
-from .stores import LATE_S, MOST_BLOCKS, PATIENCE_S, Stores
+from .stores import MOST_BLOCKS, Stores
 from .token_ids import TokenTeller
 from .wishes import WishTeller
 
@@ -529,7 +529,7 @@ class SchedulerSide:
         """Plans stores of so many pinned blocks that have been computed; the others wait, or are let
         go: vLLM may need those of ended requests. Blocks that have not been are let go: the request was
         preempted, or drafted tokens were rejected."""
-        kept, may_wait = [], not self._stores.are_late(PATIENCE_S if known.has_ended else LATE_S)
+        kept, may_wait = [], self._stores.may_wait(known.has_ended, self._manager.block_pool)
         for run in known.pinned:
             computed, ready = known.done(self._groups, run)
             stored = min(ready, room)

@@ -111,6 +111,13 @@ class Stores:
             for one in self._oldest()
         )
 
+    def may_wait(self, has_ended: bool, pool: Any) -> bool:
+        """Whether blocks of a request stay pinned until there is room. No request can use those of ended
+        ones, so that a part of vLLM's pool must be free beside them."""
+        if has_ended and pool.get_num_free_blocks() < self._most_blocks:
+            return False
+        return not self.are_late(PATIENCE_S if has_ended else LATE_S)
+
     def end_soon(self) -> bool:
         """Whether blocks are pinned that will be free in a moment."""
         return any(self._clock() - one.began < PATIENCE_S for one in self._oldest())
