@@ -33,7 +33,7 @@ _ASKED_S = 1.0
 # One of so many blocks may be in stores.
 _SHARE = 4
 
-#: A store has no more blocks, so that ends come soon where the daemon gets on.
+#: One store has so many blocks at most, so that a daemon that gets on ends one soon.
 MOST_BLOCKS = 512
 
 
@@ -113,7 +113,7 @@ class Stores:
 
     def may_wait(self, has_ended: bool, pool: Any) -> bool:
         """Whether blocks of a request stay pinned until there is room. No request can use those of ended
-        ones, so that a part of vLLM's pool must be free beside them."""
+        ones meanwhile, so that they wait only while vLLM's `pool` has as many free as may be in stores."""
         if has_ended and pool.get_num_free_blocks() < self._most_blocks:
             return False
         return not self.are_late(PATIENCE_S if has_ended else LATE_S)
