@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "tests/fakes/fake_clock.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/event_client.h"
 #include "tests/unit/daemon/event_reader.h"
@@ -16,18 +17,6 @@ namespace kvtier {
 namespace {
 
 constexpr const char* kTopic = "kv@pod@model";
-
-// The machine's, which a test can set forward.
-class LateClock final : public Clock {
- public:
-  void Advance(int64_t ms) { late_ms_ += ms; }
-  [[nodiscard]] int64_t MonotonicMs() const override { return clock_.MonotonicMs() + late_ms_; }
-  [[nodiscard]] int64_t WallMs() const override { return clock_.WallMs() + late_ms_; }
-
- private:
-  const SystemClock clock_;
-  int64_t late_ms_ = 0;
-};
 
 class EventServiceTest : public CacheTest {
  protected:
@@ -87,7 +76,7 @@ class EventServiceTest : public CacheTest {
   }
 
   TestDirectory directory_;
-  LateClock clock_;
+  FakeClock clock_;
   Log log_{LogConfig{.level = LogLevel::kError}};
   EventLoop loop_;
   std::unique_ptr<EventService> service_;
