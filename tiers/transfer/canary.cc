@@ -16,7 +16,7 @@ constexpr size_t kMostCopies = 64;
 constexpr size_t kRowsPerEvent = 4096;
 constexpr size_t kRowsPerDrop = 32;
 
-// Any hash that differs from the block's would do: no client knows a sequence that has it.
+// Any hash that differs from the block's would do. No honest client knows a sequence that has it.
 BlockHash HashOfCopy(BlockHash hash) {
   for (uint8_t& byte : hash.bytes) byte ^= 0xa5;
   return hash;
@@ -124,11 +124,14 @@ bool Canary::Drop(EntryIndex index) {
   const EntryRef block = state_.blocks.directory.RefOf(index);
   (void)evict_({state_[index].namespace_id, state_[index].hash});
   if (state_.blocks.directory.Resolve(block) == kNoEntry) return true;
-  if (state_.blocks.trust.StorerOf(block) != kCondemnedParty) {
-    state_.blocks.trust.Condemn(block);
-    condemned_.push_back(block);
-  }
+  Condemn(block);
   return false;
+}
+
+void Canary::Condemn(EntryRef block) {
+  if (state_.blocks.trust.StorerOf(block) == kCondemnedParty) return;
+  state_.blocks.trust.Condemn(block);
+  condemned_.push_back(block);
 }
 
 bool Canary::KeepsRefused(EntryIndex index) {
@@ -139,7 +142,10 @@ bool Canary::KeepsRefused(EntryIndex index) {
 void Canary::DropCopy(EntryRef copy) {
   const EntryIndex index = state_.blocks.directory.Resolve(copy);
   if (index == kNoEntry) return;
-  if (state_[index].in_host()) return host_.Drop(index, DropReason::kCompared);
+  const BlockEntry& entry = state_[index];
+  // A client that has guessed its hash may use it as any block.
+  if (entry.busy() || entry.pinned() || entry.offered()) return Condemn(copy);
+  if (entry.in_host()) return host_.Drop(index, DropReason::kCompared);
   state_.ForgetIfGone(index);
 }
 

@@ -142,8 +142,9 @@ class CacheCanaryTest : public CacheRegionsTest {
       sessions_[session] = {region, memory_};
     }
   }
-  // Stores one block as the engine of the session computes it.
-  TransferEnd Store(SessionId session, ToyEngine* engine, uint32_t stream, uint32_t depth = 0) {
+  // Begins to store one block as the engine of the session computes it.
+  PendingTransfer BeginComparedStore(SessionId session, ToyEngine* engine, uint32_t stream,
+                                     uint32_t depth = 0) {
     const Session& own = sessions_.at(session);
     const std::vector<std::byte> bytes = engine->Compute(stream, depth);
     std::memcpy(own.memory->data(), bytes.data(), bytes.size());
@@ -155,6 +156,10 @@ class CacheCanaryTest : public CacheRegionsTest {
                                             .depth = depth,
                                             .compare = {engine->format, kLayers}}};
     cache_->Store(own.region, blocks);
+    return pending;
+  }
+  TransferEnd Store(SessionId session, ToyEngine* engine, uint32_t stream, uint32_t depth = 0) {
+    const PendingTransfer pending = BeginComparedStore(session, engine, stream, depth);
     Settle();
     EXPECT_TRUE(pending.ended());
     return *pending;
@@ -416,21 +421,36 @@ TEST(Trust, AnExpelledEngineStaysKnownWhenItsBlocksAreGone) {
   EXPECT_TRUE(trust.Expelled(whose, trust.Open(Process(1), SessionId(2))));
 }
 
+// A copy is a block under a hash that follows from its block's, so that a client can ask for it.
+TEST_F(CacheCanaryTest, ACopyThatAnotherClientLoadsGoesWhenThatHasEnded) {
+  StartEngines();
+  const PoolId loads = sessions_.at(kCarol).region;
+  (void)Store(kAlice, &good_, 1);
+  BlockHash of_copy = TestHash(1, 0);
+  for (uint8_t& byte : of_copy.bytes) byte ^= 0xa5;
+  const PendingTransfer stored = BeginComparedStore(kBob, &good_, 1);
+  while (!cache_->Lookup(loads, Hashes{of_copy})[0].host) ASSERT_TRUE(machine_->loop.RunOne());
+  machine_->loop.Hold(machine_->device->source());
+  const PendingTransfer loaded = BeginLoad(loads, {of_copy});
+  Settle();
+  ASSERT_TRUE(stored.ended());
+  EXPECT_EQ(Canaries(CanaryOutcome::kEqual) + Canaries(CanaryOutcome::kNoise), 1u);
+  EXPECT_FALSE(cache_->Lookup(loads, Hashes{of_copy})[0].host) << "no other may load it";
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  EXPECT_TRUE(loaded.ended());
+  AdvanceAndTick(1000);
+  Settle();
+  EXPECT_EQ(cache_->Gauges().entries, 1u);
+  EXPECT_TRUE(IsFound(1));
+}
+
 TEST_F(CacheCanaryTest, ARegionThatClosesInTheMidstOfAComparisonLeavesNothing) {
   StartEngines();
   (void)Store(kAlice, &good_, 1);
-  const Session& bob = sessions_.at(kBob);
-  const std::vector<std::byte> bytes = good_.Compute(1, 0);
-  std::memcpy(bob.memory->data(), bytes.data(), bytes.size());
-  (void)Begin(bob.region, {BlockIndex(0)});
-  const std::vector<StoreRequest> blocks{{.block = BlockIndex(0),
-                                          .hash = TestHash(1, 0),
-                                          .parent = {},
-                                          .tokens = kBlockTokens,
-                                          .compare = {NumberFormat::kBfloat16, kLayers}}};
-  cache_->Store(bob.region, blocks);
+  (void)BeginComparedStore(kBob, &good_, 1);
   bool closed = false;
-  cache_->CloseRegion(bob.region, [&] { closed = true; });
+  cache_->CloseRegion(sessions_.at(kBob).region, [&] { closed = true; });
   Settle();
   EXPECT_TRUE(closed);
   EXPECT_TRUE(cache_->Idle());
