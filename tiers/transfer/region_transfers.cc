@@ -308,11 +308,11 @@ void RegionTransfers::EndStore(Region* region, EntryIndex index, MissReason reas
   const bool on_disk = state_[index].on_disk();
   const BlockIndex block = GiveBack(region->pool, index);
   if (state_.blocks.ReadyPool(state_[index]) == nullptr) to_host_.SourceGone(index);
+  WakeWaiting(region, index);
   if (canary_.IsCopy(index)) {
     canary_.EndCopy(index);
     return End(region, block, Outcome::kSkipped);
   }
-  WakeWaiting(region, index);
   state_.ForgetIfGone(index);
   if (stored) return End(region, block, Outcome::kCopied);
   if (on_disk) return End(region, block, Outcome::kSkipped);

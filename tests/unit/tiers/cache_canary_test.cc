@@ -158,6 +158,10 @@ class CacheCanaryTest : public CacheRegionsTest {
     cache_->Store(own.region, blocks);
     return pending;
   }
+  static BlockHash HashOfCopy(BlockHash hash) {
+    for (uint8_t& byte : hash.bytes) byte ^= 0xa5;
+    return hash;
+  }
   TransferEnd Store(SessionId session, ToyEngine* engine, uint32_t stream, uint32_t depth = 0) {
     const PendingTransfer pending = BeginComparedStore(session, engine, stream, depth);
     Settle();
@@ -426,8 +430,7 @@ TEST_F(CacheCanaryTest, ACopyThatAnotherClientLoadsGoesWhenThatHasEnded) {
   StartEngines();
   const PoolId loads = sessions_.at(kCarol).region;
   (void)Store(kAlice, &good_, 1);
-  BlockHash of_copy = TestHash(1, 0);
-  for (uint8_t& byte : of_copy.bytes) byte ^= 0xa5;
+  const BlockHash of_copy = HashOfCopy(TestHash(1, 0));
   const PendingTransfer stored = BeginComparedStore(kBob, &good_, 1);
   while (!cache_->Lookup(loads, Hashes{of_copy})[0].host) ASSERT_TRUE(machine_->loop.RunOne());
   machine_->loop.Hold(machine_->device->source());
@@ -443,6 +446,20 @@ TEST_F(CacheCanaryTest, ACopyThatAnotherClientLoadsGoesWhenThatHasEnded) {
   Settle();
   EXPECT_EQ(cache_->Gauges().entries, 1u);
   EXPECT_TRUE(IsFound(1));
+}
+
+TEST_F(CacheCanaryTest, ALoadOfACopyThatItsRegionStillStoresEnds) {
+  StartEngines();
+  const PoolId region = sessions_.at(kBob).region;
+  (void)Store(kAlice, &good_, 1);
+  const PendingTransfer stored = BeginComparedStore(kBob, &good_, 1);
+  const PendingTransfer loaded = BeginLoad(region, {HashOfCopy(TestHash(1, 0))}, /*first=*/1);
+  Settle();
+  EXPECT_TRUE(stored.ended());
+  EXPECT_TRUE(loaded.ended());
+  AdvanceAndTick(1000);
+  Settle();
+  EXPECT_EQ(cache_->Gauges().entries, 1u);
 }
 
 TEST_F(CacheCanaryTest, ARegionThatClosesInTheMidstOfAComparisonLeavesNothing) {
