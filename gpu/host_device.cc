@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/memory_file.h"
+#include "base/populate_steps.h"
 #include "base/posix.h"
 #include "base/units.h"
 #include "gpu/device.h"
@@ -26,8 +27,6 @@
 namespace kvtier {
 namespace {
 
-// Filled in between two looks at whether the pool is going.
-constexpr uint64_t kFillStepBytes = 32 * kMiB;
 // A chunk takes a millisecond.
 constexpr auto kLentPatience = std::chrono::seconds(1);
 
@@ -103,14 +102,17 @@ void HostPool::Discard() {
 }
 
 void HostPool::FillIn() {
-  for (uint64_t begin = 0; begin < memory_.size() && !stopping_; begin += kFillStepBytes) {
-    const uint64_t bytes = std::min(kFillStepBytes, memory_.size() - begin);
+  PopulateSteps steps;
+  for (uint64_t begin = 0; begin < memory_.size() && !stopping_;) {
+    const uint64_t bytes = std::min(steps.next_bytes(), memory_.size() - begin);
     // Neither system call touches what a client has written. The second is for kernels before 5.14.
     // If both fail, pages come with first use.
-    if (::madvise(memory_.data() + begin, bytes, MADV_POPULATE_WRITE) == 0) continue;
-    if (::fallocate(fd_.get(), 0, static_cast<off_t>(begin), static_cast<off_t>(bytes)) != 0) {
-      return;
-    }
+    const bool filled = steps.Time([&] {
+      return ::madvise(memory_.data() + begin, bytes, MADV_POPULATE_WRITE) == 0 ||
+             ::fallocate(fd_.get(), 0, static_cast<off_t>(begin), static_cast<off_t>(bytes)) == 0;
+    });
+    if (!filled) return;
+    begin += bytes;
   }
 }
 

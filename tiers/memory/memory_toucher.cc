@@ -9,17 +9,17 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/populate_steps.h"
 #include "base/units.h"
 
 namespace kvtier {
 namespace {
 
-// A thread looks up from touching this often: a stop is quick, and a thread that maps memory,
-// which the kernel allows only between two steps, waits for milliseconds.
+// What a thread takes at once, and others can wait for.
 constexpr uint64_t kStepBytes = 8 * kMiB;
 
 // 0 or an errno. The kernel fills the pages without writing to any that exist.
-int Touch(std::span<std::byte> memory) {
+int TouchAtOnce(std::span<std::byte> memory) {
   if (::madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE) == 0) return 0;
   if (errno != EINVAL) return errno;
   // Before Linux 5.14. No other thread uses the memory yet, but it may have been kept, and what
@@ -27,6 +27,16 @@ int Touch(std::span<std::byte> memory) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   volatile std::byte* const bytes = memory.data();
   for (size_t i = 0; i < memory.size(); i += page) bytes[i] = bytes[i];
+  return 0;
+}
+
+int Touch(std::span<std::byte> memory, PopulateSteps* steps) {
+  while (!memory.empty()) {
+    const auto part = memory.first(std::min(steps->next_bytes(), memory.size()));
+    const int outcome = steps->Time([part] { return TouchAtOnce(part); });
+    if (outcome != 0) return outcome;
+    memory = memory.subspan(part.size());
+  }
   return 0;
 }
 
@@ -74,12 +84,14 @@ void MemoryToucher::Work() {
     std::unique_lock lock(mutex_);
     progressed_.wait(lock, [this] { return begun_; });
   }
+  PopulateSteps steps;
   while (!stopping_) {
     if (give_way_) give_way_();
     const uint64_t step = next_step_.fetch_add(1);
     if (step >= done_.size()) return;
     const uint64_t begin = step * kStepBytes;
-    const int outcome = Touch(memory_.subspan(begin, std::min(kStepBytes, memory_.size() - begin)));
+    const uint64_t bytes = std::min(kStepBytes, memory_.size() - begin);
+    const int outcome = Touch(memory_.subspan(begin, bytes), &steps);
     {
       const std::lock_guard lock(mutex_);
       Finish(step, outcome);
