@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -31,8 +32,10 @@ UniqueFd ConnectTcp(uint16_t port, const std::string& from) {
   EXPECT_EQ(::inet_pton(AF_INET, from.c_str(), &address.sin_addr), 1);
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   // Little waits in the kernel, so that the other side soon notices a client that does not read.
-  const int buffer_bytes = 4096;
+  // The kernel keeps some segments' worth for the sender, which over loopback would be megabytes.
+  const int buffer_bytes = 4096, segment_bytes = 536;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof(buffer_bytes));
+  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_MAXSEG, &segment_bytes, sizeof(segment_bytes));
   EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
