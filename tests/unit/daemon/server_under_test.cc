@@ -60,6 +60,8 @@ Config SmallConfig(const std::filesystem::path& directory) {
   Config config;
   config.server.socket = directory / "kvtier.sock";
   config.server.admin_socket = directory / "admin.sock";
+  // No client is cut off for being late, however busy the machine is.
+  config.server.hello_timeout_ms = config.server.slow_reader_timeout_ms = kHourMs;
   config.pool.devices = {DeviceChoice::kHost};
   config.cache.pool_bytes = 256 * kKiB;
   config.cache.slab_bytes = 128 * kKiB;
