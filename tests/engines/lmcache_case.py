@@ -49,7 +49,7 @@ SHAPE, DTYPE = torch.Size([2, 3, 16, 40]), torch.bfloat16
 OBJECT_BYTES = SHAPE.numel() * 2
 LAYOUT = MemoryLayoutDesc([SHAPE], [DTYPE])
 LAYOUTS = {0: LAYOUT}
-TIMEOUT_MS = 30_000
+TIMEOUT_MS = 120_000
 # A server imports what LMCache consists of; on a quiet machine that takes five seconds.
 START_TIMEOUT_S = 300
 SERVER = pathlib.Path(__file__).with_name("lmcache_server.py")

@@ -9,7 +9,7 @@ import torch
 from harness.shared_daemon import SharedDaemonCase
 from sglang_cache import PAGE_TOKENS, Engine
 
-CONNECT_TIMEOUT_S = 30
+CONNECT_TIMEOUT_S = 120
 PROMPT_PAGES = 12
 seeds = itertools.count(1)
 

@@ -31,7 +31,7 @@ from kvtier.sglang import KvtierStorage, pages
 
 PAGE_TOKENS, PAGES, BATCH = 16, 40, 12
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
-CONNECT_TIMEOUT_S = 30
+CONNECT_TIMEOUT_S = 120
 seeds = itertools.count()
 CONFIG = HiCacheStorageConfig(
     tp_rank=0,

@@ -30,7 +30,7 @@ from kvtier.transformers import Outcome, transfer
 from kvtier.transformers.layers import Group
 
 HERE = pathlib.Path(__file__).resolve().parent
-PROCESS_TIMEOUT_S = 120
+PROCESS_TIMEOUT_S = 600
 
 
 @functools.lru_cache(maxsize=None)
