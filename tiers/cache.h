@@ -270,6 +270,8 @@ class Cache {
   // serves, its blocks are misses from now on. If none does, or the index is gone (`with_index`),
   // no disk is written to any more, and blocks there are served. Returns whether writing goes on.
   bool LoseDrive(uint32_t drive, const std::string& why, bool with_index);
+  // All that an earlier daemon left in host memory was looked at: nothing of it will appear.
+  [[nodiscard]] bool AdoptionEnded() const;
   // True when no copy, disk I/O, index batch or wait is under way, and none is to be started.
   [[nodiscard]] bool Idle() const;
 

@@ -569,6 +569,8 @@ bool Cache::LoseDrive(uint32_t drive, const std::string& why, bool with_index) {
 void Cache::StopDraining() { impl_->drains.Stop(); }
 
 // Something that is scheduled may start more: it counts as under way.
+bool Cache::AdoptionEnded() const { return impl_->upkeep.adoption.Ended(); }
+
 bool Cache::Idle() const {
   return impl_->drains.Idle() && impl_->up.Idle() && impl_->upkeep.verifier.Idle() &&
          impl_->upkeep.erasure.Idle() && impl_->upkeep.host_resize.Idle() &&

@@ -172,7 +172,6 @@ CacheGauges Cache::Impl::Gauges() const {
   for (const DriveGauges& drive : gauges.drives) gauges.disk_capacity_bytes += drive.capacity_bytes;
   gauges.disk_degraded = disk.degraded() || disk.health().failed() != 0;
   gauges.adoption_waiting = upkeep.adoption.waiting();
-  gauges.adoption_ended = upkeep.adoption.Ended();
   gauges.cold_available = state.env.cold != nullptr && state.env.cold->Available();
   return gauges;
 }

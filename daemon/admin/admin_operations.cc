@@ -108,7 +108,7 @@ class Settle final : public AdminOperation {
   void Run() override {
     if (Cancelled()) return;
     const int64_t waited_ms = ElapsedMs();
-    if (cache_.Idle() && cache_.Gauges().adoption_ended) {
+    if (cache_.Idle() && cache_.AdoptionEnded()) {
       return Reply(Text({{"schema", "kvtier.settle/1"}, {"waited_ms", waited_ms}}));
     }
     if (waited_ms >= timeout_ms_) {

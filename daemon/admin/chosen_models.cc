@@ -30,7 +30,7 @@ void OperationOnModels::Run() {
 
 void OperationOnModels::WhenAdopted(std::function<void()> walk) {
   if (Cancelled()) return;
-  if (cache_.Gauges().adoption_ended) return walk();
+  if (cache_.AdoptionEnded()) return walk();
   if (ProgressIsDue()) Progress(fmt::format(R"({{"waited_ms":{}}})", ElapsedMs()));
   Later(kAdoptionPollMs, [this, walk = std::move(walk)] { WhenAdopted(walk); });
 }

@@ -84,7 +84,7 @@ void SimErasures::OnEnded(const Erasure& erasure, const EraseReport& report, con
             "an erasure failed on a sound disk");
   // Kept memory that is not ready may hold more.
   const bool complete =
-      status.has_value() && report.moving == 0 && context_.world.cache().Gauges().adoption_ended;
+      status.has_value() && report.moving == 0 && context_.world.cache().AdoptionEnded();
   if (!complete) return;
   context_.oracle.OnErased(erasure.tenant, erasure.commits);
   ++ended_;

@@ -351,7 +351,6 @@ struct CacheGauges {
   bool cold_available = false;  // requests go to the store that hosts share
   // Slots that an earlier daemon left in host and that have not been looked at yet.
   uint64_t adoption_waiting = 0;
-  bool adoption_ended = false;  // all that an earlier daemon left in host memory was looked at
   std::vector<NamespaceId> distrusted;
   // Blocks whose token ids are kept, and what all ids take in memory.
   uint64_t token_blocks = 0, token_bytes = 0;

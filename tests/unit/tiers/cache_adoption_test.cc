@@ -279,12 +279,12 @@ TEST_F(CacheAdoptionTest, EndsWhenTheArenaHasGrownAsFarAsItCan) {
   Sink(Sequence(1, 10), RetentionClass::kMemory);
   DieAndBegin();
   Settle();
-  EXPECT_FALSE(cache_->Gauges().adoption_ended) << "more of the arena is to come";
+  EXPECT_FALSE(cache_->AdoptionEnded()) << "more of the arena is to come";
   machine_->arena->table()->BeginAdoption();
   EXPECT_TRUE(reports_.empty());
   machine_->arena->EndGrowth();
   AdvanceAndTick(1 * kSecondMs);
-  EXPECT_TRUE(cache_->Gauges().adoption_ended);
+  EXPECT_TRUE(cache_->AdoptionEnded());
   EXPECT_EQ(machine_->arena->table()->unfinished_adoptions(), 0u);
   ASSERT_EQ(reports_.size(), 1u);
   EXPECT_GT(reports_[0].blocks, 0u);

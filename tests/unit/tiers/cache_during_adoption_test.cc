@@ -92,7 +92,7 @@ TEST_F(CacheDuringAdoptionTest, ADrainWaitsForBlocksInWhatIsNotReadyYet) {
 
 TEST_F(CacheDuringAdoptionTest, AnArenaThatNoneHasLeftIsNotWaitedFor) {
   Start({.host_slots_ready = 8, .keep_host = true});
-  EXPECT_TRUE(cache_->Gauges().adoption_ended);
+  EXPECT_TRUE(cache_->AdoptionEnded());
   bool done = false;
   cache_->Drain([&] { done = true; });
   Settle();

@@ -114,7 +114,7 @@ TEST_F(CacheErasureTest, WhatIsEvictedWhileTheArenaGrowsDoesNotComeBack) {
   }
   machine_->arena->Grow(kSlabBytes);
   Settle();
-  EXPECT_TRUE(cache_->Gauges().adoption_ended);
+  EXPECT_TRUE(cache_->AdoptionEnded());
   EXPECT_EQ(cache_->stats().adopted_blocks, adopted);
   EXPECT_EQ(Of(AdoptionDrop::kEvictedByHand, cache_->stats().adoption_drops), 10 - adopted);
   for (const BlockHash& hash : Sequence(1, 10)) EXPECT_FALSE(Presence(hash).anywhere());
