@@ -50,7 +50,6 @@ class FakeArena final : public HostArena {
     if (table_) table_->Resize(bytes);
   }
 
-  [[nodiscard]] bool left() const override { return left_; }
   [[nodiscard]] HostTable* table() override { return table_ ? &*table_ : nullptr; }
   // All bytes of the table, to be damaged; none without a table.
   [[nodiscard]] std::span<std::byte> table_bytes() {
@@ -62,7 +61,6 @@ class FakeArena final : public HostArena {
   void Restart(uint64_t ready_bytes) {
     ready_bytes_ = std::min(ready_bytes, capacity_bytes_);
     ended_ = false;
-    left_ = true;
     listener_ = nullptr;
   }
 
@@ -80,7 +78,6 @@ class FakeArena final : public HostArena {
   uint64_t capacity_bytes_;
   uint64_t ready_bytes_;
   bool ended_ = false;
-  bool left_ = false;
   std::optional<AlignedBytes> table_memory_;
   std::optional<HostTable> table_;
   std::function<void(std::span<std::byte>)> listener_;

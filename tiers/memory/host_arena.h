@@ -31,8 +31,6 @@ class HostArena {
   // The table of memory that outlives the process; null if it does not. It may tell of blocks that
   // another process has left.
   [[nodiscard]] virtual HostTable* table() { return nullptr; }
-  // Whether it is memory that another process has left.
-  [[nodiscard]] virtual bool left() const { return false; }
   // Called on the event loop after each growth with the new slice. At most one listener.
   virtual void OnGrowth(std::function<void(std::span<std::byte>)> listener) = 0;
 };

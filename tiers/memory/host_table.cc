@@ -219,6 +219,14 @@ uint64_t HostTable::SlotBytesOf(uint64_t slab) const {
   return possible ? slot_bytes : 0;
 }
 
+uint64_t HostTable::cut_slabs() const {
+  uint64_t end = slabs();
+  while (end > 0 && SlabOf(end - 1).cut == 0) --end;
+  return end;
+}
+
+void HostTable::ForgetSlab(uint64_t slab) { SlabOf(slab).cut = 0; }
+
 bool HostTable::TakeDamagedCut(uint64_t slab) {
   return SlotBytesOf(slab) == 0 && std::exchange(SlabOf(slab).cut, 0) != 0;
 }

@@ -74,6 +74,8 @@ class HostTable {
   void Update(uint64_t address, const HostSlotFacts& facts);
   // From now on the slot's bytes may change. REQUIRES: no write to it is under way.
   void Clear(uint64_t address);
+  // Nothing in the slab is to be found any more. REQUIRES: no slot of it is in use.
+  void ForgetSlab(uint64_t slab);
   // Whether the slab's cut is damaged, so that the blocks of its slots are lost. It is not cut from
   // then on, so that no later process tells it again.
   [[nodiscard]] bool TakeDamagedCut(uint64_t slab);
@@ -98,6 +100,8 @@ class HostTable {
   // A process that died while it set it leaves the one before, the new one, or one that is neither.
   [[nodiscard]] Digest128 disk_set() const;
   [[nodiscard]] uint64_t slabs() const { return shape_.arena_bytes / shape_.slab_bytes; }
+  // The slabs up to the last in which blocks may be. A walk over all slabs.
+  [[nodiscard]] uint64_t cut_slabs() const;
   // 0 for a slab that was never cut, or whose record is damaged.
   [[nodiscard]] uint64_t SlotBytesOf(uint64_t slab) const;
   [[nodiscard]] HostSlotState StateOf(uint64_t address) const;

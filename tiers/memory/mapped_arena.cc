@@ -80,6 +80,8 @@ MappedArena::MappedArena(MappedArenaOptions options, EventQueue* loop, ArenaMapp
 
 void MappedArena::Prepare() {
   KVT_CHECK(!preparer_.joinable());
+  // Memory that ends the process when it is touched or pinned must not do so for ever, either.
+  if (table() != nullptr && table()->cut_slabs() > 0) table()->BeginAdoption();
   goal_ = {capacity_bytes_, 1};
   preparer_ = std::thread([this] { Work(); });
   pthread_setname_np(preparer_.native_handle(), "arena-prepare");

@@ -91,7 +91,6 @@ class MappedArena final : public HostArena {
   [[nodiscard]] bool growing() const override { return growing_; }
   [[nodiscard]] std::byte* data() override { return arena_.data(); }
   [[nodiscard]] HostTable* table() override { return mapping_.table(); }
-  [[nodiscard]] bool left() const override { return left_bytes() > 0; }
   // A listener set late is told at once, from within this call, of all memory that is ready
   // already.
   void OnGrowth(std::function<void(std::span<std::byte>)> listener) override;

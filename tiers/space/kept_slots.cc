@@ -26,11 +26,23 @@ KeptSlots::KeptSlots(CacheState* state, SlabAllocator* allocator)
   const CacheEnvironment& env = state_.env;
   HostTable* const table = env.arena->table();
   if (table == nullptr) return;
+  left_slabs_ = table->cut_slabs();
   const bool from_host = std::ranges::all_of(
       env.devices, [](const PoolDevice& each) { return each.device->info().kind == "host"; });
   late_until_ms_ = state_.clock.NowMs() + (from_host ? 0 : kLateCopiesMs);
   if (table->disk_set() == Digest128{}) table->SetDiskSet(env.disk_set);
   if (table->disk_set() != env.disk_set) late_until_ms_ = state_.clock.NowMs() + kLateReadsMs;
+}
+
+bool KeptSlots::MoreToCome() const {
+  const HostArena& arena = *state_.env.arena;
+  return arena.growing() && arena.ready_bytes() < left_slabs_ * allocator_.slab_bytes();
+}
+
+void KeptSlots::ForgetRest() {
+  const uint64_t ready = state_.env.arena->ready_bytes() / allocator_.slab_bytes();
+  for (uint64_t slab = ready; slab < left_slabs_; ++slab)
+    state_.env.arena->table()->ForgetSlab(slab);
 }
 
 void KeptSlots::Claim(uint64_t first_slab, uint64_t end_slab) {
@@ -50,7 +62,6 @@ void KeptSlots::Claim(uint64_t first_slab, uint64_t end_slab) {
 
 void KeptSlots::ClaimSlab(uint64_t slab, uint64_t slot_bytes, std::vector<Slot>* found) {
   HostTable& table = *state_.env.arena->table();
-  if (!std::exchange(begun_, true)) table.BeginAdoption();
   const SlotClass slots{slot_bytes, GroupOf(slab, slot_bytes)};
   const uint64_t begin = slab * allocator_.slab_bytes();
   for (uint64_t i = 0; i < allocator_.SlotsPerSlab(slot_bytes); ++i) {

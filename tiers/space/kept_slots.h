@@ -32,6 +32,10 @@ class KeptSlots {
   // The most recently used that is left, if there is one: the caller adopts it or frees it.
   [[nodiscard]] std::optional<Slot> Next();
   [[nodiscard]] uint64_t waiting() const { return waiting_; }
+  // Some of the memory that was left is still to come.
+  [[nodiscard]] bool MoreToCome() const;
+  // Memory that comes from now on is new, though it was left.
+  void ForgetRest();
   // The slot is empty. REQUIRES: taken by Claim, no block's.
   void Free(uint64_t address);
   // Frees what no late write can reach any more. True if anything was freed.
@@ -50,7 +54,7 @@ class KeptSlots {
   // anew with each would take ever longer.
   std::vector<std::vector<Slot>> found_;
   uint64_t waiting_ = 0;
-  bool begun_ = false;  // the table knows of it
+  uint64_t left_slabs_ = 0;  // by the dead daemon, up to the last in which it had blocks
   // Until when writes of a dead daemon may still arrive, and the slots that they may reach.
   int64_t late_until_ms_ = 0;
   std::vector<uint64_t> unfinished_;

@@ -30,12 +30,12 @@ bool HostAdoption::Pump() {
     StartBatch();
     started = true;
   }
-  if (stage_ == Stage::kVerifying && waiting() == 0 && !state_.env.arena->growing()) {
-    BeginOrdering();
-  }
+  if (stage_ == Stage::kVerifying && waiting() == 0 && !host_.kept().MoreToCome()) BeginOrdering();
   if (!end_noted_ && Ended()) {
     end_noted_ = true;
     evicted_.clear();
+    // Erasures are answered from here on, and have seen nothing of memory that never came.
+    host_.kept().ForgetRest();
     if (HostTable* const table = state_.env.arena->table()) table->EndAdoption();
   }
   return started;
@@ -44,8 +44,8 @@ bool HostAdoption::Pump() {
 bool HostAdoption::Ended() const {
   // Memory that comes later, with another size, is new.
   if (end_noted_) return true;
-  const bool more_to_come = state_.env.arena->left() && state_.env.arena->growing();
-  return !more_to_come && waiting() == 0 && (stage_ == Stage::kNone || stage_ == Stage::kDone);
+  return !host_.kept().MoreToCome() && waiting() == 0 &&
+         (stage_ == Stage::kNone || stage_ == Stage::kDone);
 }
 
 void HostAdoption::NoteEvicted(const BlockKey& key) {

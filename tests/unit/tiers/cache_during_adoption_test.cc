@@ -90,6 +90,42 @@ TEST_F(CacheDuringAdoptionTest, ADrainWaitsForBlocksInWhatIsNotReadyYet) {
   for (const BlockHash& hash : Sequence(1, 10)) EXPECT_TRUE(Presence(hash).disk);
 }
 
+// As where host.bytes was raised, or the last daemon had filled little of it.
+TEST_F(CacheDuringAdoptionTest, MemoryBehindAllThatWasLeftIsNotWaitedFor) {
+  Start({.host_slots_ready = 8, .keep_host = true});
+  Put(Sequence(1, 4));
+  EvictFromPool();
+  DieAndBegin();
+  bool done = false;
+  cache_->Drain([&] { done = true; });
+  Settle();
+  EXPECT_EQ(cache_->stats().adopted_blocks, 4u);
+  EXPECT_TRUE(machine_->arena->growing());
+  EXPECT_TRUE(cache_->AdoptionEnded());
+  EXPECT_TRUE(done);
+}
+
+// It ended without them, and erasures and evictions have been answered since.
+TEST_F(CacheDuringAdoptionTest, BlocksInMemoryThatComesAfterItsEndAreNotAdopted) {
+  Start({.host_slots = 24, .host_slots_ready = 8, .keep_host = true, .disk_slots = 0});
+  machine_->arena->Grow(kSlabBytes);
+  Put(Sequence(1, 10));
+  EvictFromPool();
+  DieAndBegin();
+  Settle();
+  const uint64_t adopted = cache_->stats().adopted_blocks;
+  ASSERT_LT(adopted, 10u);
+  machine_->arena->EndGrowth();
+  AdvanceAndTick(kSecondMs);
+  ASSERT_TRUE(cache_->AdoptionEnded());
+  cache_->Resize({.host_bytes = 2 * kSlabBytes});
+  Settle();
+  machine_->arena->Grow(kSlabBytes);
+  Settle();
+  EXPECT_EQ(cache_->stats().adopted_blocks, adopted);
+  EXPECT_EQ(cache_->Gauges().host_used_bytes, adopted * 2 * kBlockBytes);
+}
+
 TEST_F(CacheDuringAdoptionTest, AnArenaThatNoneHasLeftIsNotWaitedFor) {
   Start({.host_slots_ready = 8, .keep_host = true});
   EXPECT_TRUE(cache_->AdoptionEnded());

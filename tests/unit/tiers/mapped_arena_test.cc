@@ -410,6 +410,15 @@ TEST(KeptArenaTest, MemoryThatNoDaemonHasLookedAtToTheEndIsGivenUpAfterSomeDeath
   EXPECT_EQ(deaths_until_given_up(), 5);
 }
 
+// Touching or pinning the memory may be what ends the process.
+TEST(KeptArenaTest, ADeathCountsFromThePreparationOnWhereBlocksWereLeft) {
+  BlockingLoop loop;
+  const auto first = MakeKeptArena(&loop);
+  EXPECT_EQ(first->table()->unfinished_adoptions(), 0u);
+  first->table()->BeginFill(0, 8192);
+  EXPECT_EQ(MakeKeptArena(&loop, first.get())->table()->unfinished_adoptions(), 1u);
+}
+
 TEST(KeptArenaTest, AnOrderlyEndIsNoDeath) {
   BlockingLoop loop;
   const auto first = MakeKeptArena(&loop);
