@@ -171,7 +171,9 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.drives = GaugesOf(state.env.geometry, disk);
   for (const DriveGauges& drive : gauges.drives) gauges.disk_capacity_bytes += drive.capacity_bytes;
   gauges.disk_degraded = disk.degraded() || disk.health().failed() != 0;
-  gauges.adoption_waiting = upkeep.adoption.waiting();
+  gauges.adoption_waiting = upkeep.adoption.left();
+  gauges.drain_left =
+      gauges.unpersisted_blocks + (state.has_disk() ? gauges.adoption_waiting : uint64_t{0});
   gauges.cold_available = state.env.cold != nullptr && state.env.cold->Available();
   return gauges;
 }

@@ -138,7 +138,7 @@ class Drain final : public AdminOperation {
   }
 
  private:
-  [[nodiscard]] uint64_t Left() const { return cache_.Gauges().unpersisted_blocks; }
+  [[nodiscard]] uint64_t Left() const { return cache_.Gauges().drain_left; }
 
   // Blocks that the disk or the index refused are left as well, though none waits for them any
   // more.
@@ -189,7 +189,7 @@ class Stop final : public AdminOperation {
   }
 
  private:
-  [[nodiscard]] uint64_t Left() const { return cache_.Gauges().unpersisted_blocks; }
+  [[nodiscard]] uint64_t Left() const { return cache_.Gauges().drain_left; }
 
   void ReportForever() {
     if (Cancelled()) return;

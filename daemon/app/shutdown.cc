@@ -52,7 +52,7 @@ void Shutdown::BeginDrain() {
     env_.log->Info("drain.skipped", "drain.deadline is 0");
     return WaitForIdle();
   }
-  drain_total_ = env_.cache->Gauges().unpersisted_blocks;
+  drain_total_ = env_.cache->Gauges().drain_left;
   given_up_before_ = BlocksGivenUp(env_.cache->stats());
   env_.log->Info("drain.begun", "{} blocks are to be written to disk", drain_total_);
   env_.manager->Stopping(fmt::format("Draining: {} blocks to disk", drain_total_),
@@ -76,7 +76,7 @@ void Shutdown::WaitForDrain() {
   if (!drained_ && elapsed_ms < env_.config->drain.deadline_ms) {
     if (elapsed_ms - reported_ms_ >= kReportMs) {
       reported_ms_ = elapsed_ms;
-      ReportDrain(env_.cache->Gauges().unpersisted_blocks);
+      ReportDrain(env_.cache->Gauges().drain_left);
     }
     return timer_.Start(kPollMs, [this] { WaitForDrain(); });
   }
@@ -89,15 +89,23 @@ void Shutdown::WaitForDrain() {
 
 void Shutdown::ReportOutcome() const {
   // Read when everything has ended, so that writes that came through after the deadline count.
-  const uint64_t late = env_.cache->Gauges().unpersisted_blocks;
+  const CacheGauges gauges = env_.cache->Gauges();
+  const uint64_t late = gauges.drain_left;
+  const std::string unseen =
+      late == gauges.unpersisted_blocks
+          ? ""
+          : fmt::format(
+                "; {} of the first are slots that an earlier daemon left and that were not "
+                "looked at",
+                late - gauges.unpersisted_blocks);
   const uint64_t refused = BlocksGivenUp(env_.cache->stats()) - given_up_before_;
   if (late + refused == 0) {
     env_.log->Info("drain.done", "after {} ms", drained_ms_);
   } else {
     env_.log->Warning("drain.incomplete",
                       "{} blocks were not written in {} ms, {} were refused (disk full, write "
-                      "budget spent, or errors of disk or index)",
-                      late, drained_ms_, refused);
+                      "budget spent, or errors of disk or index){}",
+                      late, drained_ms_, refused, unseen);
   }
 }
 

@@ -27,11 +27,17 @@ KeptSlots::KeptSlots(CacheState* state, SlabAllocator* allocator)
   HostTable* const table = env.arena->table();
   if (table == nullptr) return;
   left_slabs_ = table->cut_slabs();
+  for (uint64_t slab = 0; slab < left_slabs_; ++slab) unready_ += SlotsIn(slab);
   const bool from_host = std::ranges::all_of(
       env.devices, [](const PoolDevice& each) { return each.device->info().kind == "host"; });
   late_until_ms_ = state_.clock.NowMs() + (from_host ? 0 : kLateCopiesMs);
   if (table->disk_set() == Digest128{}) table->SetDiskSet(env.disk_set);
   if (table->disk_set() != env.disk_set) late_until_ms_ = state_.clock.NowMs() + kLateReadsMs;
+}
+
+uint64_t KeptSlots::SlotsIn(uint64_t slab) const {
+  const uint64_t slot_bytes = state_.env.arena->table()->SlotBytesOf(slab);
+  return allocator_.Fits(slot_bytes) ? allocator_.SlotsPerSlab(slot_bytes) : 0;
 }
 
 bool KeptSlots::MoreToCome() const {
@@ -40,6 +46,7 @@ bool KeptSlots::MoreToCome() const {
 }
 
 void KeptSlots::ForgetRest() {
+  unready_ = 0;
   const uint64_t ready = state_.env.arena->ready_bytes() / allocator_.slab_bytes();
   for (uint64_t slab = ready; slab < left_slabs_; ++slab)
     state_.env.arena->table()->ForgetSlab(slab);
@@ -51,8 +58,7 @@ void KeptSlots::Claim(uint64_t first_slab, uint64_t end_slab) {
   std::vector<Slot> found;
   for (uint64_t slab = first_slab; slab < end_slab; ++slab) {
     if (table->TakeDamagedCut(slab)) ReportDamage();
-    const uint64_t slot_bytes = table->SlotBytesOf(slab);
-    if (slot_bytes != 0 && allocator_.Fits(slot_bytes)) ClaimSlab(slab, slot_bytes, &found);
+    if (SlotsIn(slab) > 0) ClaimSlab(slab, table->SlotBytesOf(slab), &found);
   }
   if (found.empty()) return;
   std::ranges::sort(found, {}, &Slot::last_use_s);
@@ -62,6 +68,7 @@ void KeptSlots::Claim(uint64_t first_slab, uint64_t end_slab) {
 
 void KeptSlots::ClaimSlab(uint64_t slab, uint64_t slot_bytes, std::vector<Slot>* found) {
   HostTable& table = *state_.env.arena->table();
+  unready_ -= SlotsIn(slab);
   const SlotClass slots{slot_bytes, GroupOf(slab, slot_bytes)};
   const uint64_t begin = slab * allocator_.slab_bytes();
   for (uint64_t i = 0; i < allocator_.SlotsPerSlab(slot_bytes); ++i) {

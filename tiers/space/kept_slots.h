@@ -32,6 +32,8 @@ class KeptSlots {
   // The most recently used that is left, if there is one: the caller adopts it or frees it.
   [[nodiscard]] std::optional<Slot> Next();
   [[nodiscard]] uint64_t waiting() const { return waiting_; }
+  // Slots of memory that was left and is still to come. Some may be empty.
+  [[nodiscard]] uint64_t unready() const { return unready_; }
   // Some of the memory that was left is still to come.
   [[nodiscard]] bool MoreToCome() const;
   // Memory that comes from now on is new, though it was left.
@@ -42,6 +44,8 @@ class KeptSlots {
   [[nodiscard]] bool Tick();
 
  private:
+  // As the table has the slab cut; 0 if it has no slots that can be.
+  [[nodiscard]] uint64_t SlotsIn(uint64_t slab) const;
   void ClaimSlab(uint64_t slab, uint64_t slot_bytes, std::vector<Slot>* found);
   void ClaimUnfinished(uint64_t address, const SlotClass& slots);
   void ReportDamage();
@@ -54,6 +58,7 @@ class KeptSlots {
   // anew with each would take ever longer.
   std::vector<std::vector<Slot>> found_;
   uint64_t waiting_ = 0;
+  uint64_t unready_ = 0;
   uint64_t left_slabs_ = 0;  // by the dead daemon, up to the last in which it had blocks
   // Until when writes of a dead daemon may still arrive, and the slots that they may reach.
   int64_t late_until_ms_ = 0;

@@ -38,6 +38,8 @@ class HostAdoption {
   // All of the arena has been looked at: nothing of an earlier daemon will appear any more.
   [[nodiscard]] bool Ended() const;
   [[nodiscard]] uint64_t waiting() const { return host_.kept().waiting() + slots_in_flight_; }
+  // As waiting(), and the slots of memory that is not ready yet, of which some may be empty.
+  [[nodiscard]] uint64_t left() const { return waiting() + host_.kept().unready(); }
 
  private:
   // One slot, filled in by the thread that verifies it.

@@ -324,6 +324,7 @@ struct CacheGauges {
   uint64_t disk_capacity_bytes = 0, disk_used_bytes = 0, disk_blocks = 0, disk_persisted = 0;
   uint64_t entries = 0, entry_bytes = 0;
   uint64_t unpersisted_blocks = 0;  // extended, not yet on disk
+  uint64_t drain_left = 0;          // these, and slots in which a drain may find more of them
   uint64_t pinned_blocks = 0, sessions = 0, references = 0;
   // By Tier: blocks right behind one that no tier holds. They cannot be hit, and are dropped
   // together with all that follows them unless that one comes back soon

@@ -149,8 +149,8 @@ class AdminDuringAdoption : public AdminCalls {
  protected:
   static constexpr size_t kBlocks = 10;
 
-  AdminDuringAdoption() {
-    Start({.host_slots_ready = 8, .keep_host = true, .disk_slots = 0});
+  explicit AdminDuringAdoption(uint32_t disk_slots = 0) {
+    Start({.host_slots_ready = 8, .keep_host = true, .disk_slots = disk_slots});
     machine_->arena->Grow(kSlabBytes);
     Put(Sequence(7, kBlocks));
     EvictFromPool();
@@ -181,6 +181,27 @@ TEST_F(AdminDuringAdoption, AListingOfAllHasWhatIsStillToBeAdopted) {
   };
   EXPECT_LT(listed(Ask(MakeListing, {})), kBlocks) << "one to look at waits for nothing";
   EXPECT_EQ(listed(AskWhileTheArenaGrows(MakeListing, {.all = true})), kBlocks);
+}
+
+class DrainDuringAdoption : public AdminDuringAdoption {
+ protected:
+  DrainDuringAdoption() : AdminDuringAdoption(/*disk_slots=*/32) {}
+};
+
+TEST_F(DrainDuringAdoption, TellsAtItsDeadlineWhatWasNotLookedAt) {
+  machine_->loop.RunAll();
+  EventLoop loop;
+  Answer answer;
+  const Config config{.drain = {.deadline_ms = 1}};
+  ServiceManager manager;
+  AdminOperations operations(
+      {.basics = {.cache = cache_.get(), .loop = &loop, .clock = &machine_->clock},
+       .config = &config,
+       .manager = &manager});
+  operations.Start(R"({"op":"drain_before_stop"})", std::make_shared<Call>(&answer));
+  machine_->clock.Advance(1);
+  loop.RunUntil([&] { return !answer.reply.empty(); });
+  EXPECT_GE(json::parse(answer.reply).at("left").to_number<uint64_t>(), kBlocks);
 }
 
 }  // namespace

@@ -90,6 +90,21 @@ TEST_F(CacheDuringAdoptionTest, ADrainWaitsForBlocksInWhatIsNotReadyYet) {
   for (const BlockHash& hash : Sequence(1, 10)) EXPECT_TRUE(Presence(hash).disk);
 }
 
+TEST_F(CacheDuringAdoptionTest, ADrainThatIsCutOffLeavesWhatWasNotLookedAt) {
+  Start({.host_slots_ready = 8, .keep_host = true});
+  machine_->arena->Grow(kSlabBytes);
+  Put(Sequence(1, 10));
+  EvictFromPool();
+  DieAndBegin();
+  cache_->Drain([] {});
+  Settle();
+  cache_->StopDraining();
+  Settle();
+  const CacheGauges gauges = cache_->Gauges();
+  EXPECT_EQ(gauges.adoption_waiting, kSlotsPerSlab) << "those of the second slab";
+  EXPECT_EQ(gauges.drain_left, gauges.unpersisted_blocks + kSlotsPerSlab);
+}
+
 // As where host.bytes was raised, or the last daemon had filled little of it.
 TEST_F(CacheDuringAdoptionTest, MemoryBehindAllThatWasLeftIsNotWaitedFor) {
   Start({.host_slots_ready = 8, .keep_host = true});
