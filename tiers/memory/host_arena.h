@@ -21,6 +21,10 @@ class HostArena {
   [[nodiscard]] virtual uint64_t ready_bytes() const = 0;
   // Whether more of it will be ready. False before the capacity is reached if memory has ended.
   [[nodiscard]] virtual bool growing() const = 0;
+  // The size to count on: memory that will be ready counts, memory that has ended does not.
+  [[nodiscard]] uint64_t expected_bytes() const {
+    return growing() ? capacity_bytes() : ready_bytes();
+  }
   // The highest capacity that Resize takes.
   [[nodiscard]] virtual uint64_t limit_bytes() const = 0;
   // Changes the capacity. Memory beyond it is given back in the background, and becomes ready anew

@@ -263,7 +263,7 @@ bool DiskSlots::EvictFor(const Namespace& name_space) {
 
 bool DiskSlots::EvictFrom(const SpaceRequest& request) {
   const EntryIndex unpinned =
-      EndPinsBeyondShare(&state_, Tier::kDisk, allocator_, request.slots,
+      EndPinsBeyondShare(&state_, Tier::kDisk, allocator_, allocator_.slabs(), request.slots,
                          [this](TenantId tenant) { return room_.EvictableForOthers(tenant); });
   if (unpinned != kNoEntry && EvictSlab(state_[unpinned].disk, request)) return true;
   TenantRecency::Walk walk(state_.orders.disk, [&](TenantId tenant) {

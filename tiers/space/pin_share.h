@@ -12,19 +12,19 @@
 
 namespace kvtier {
 
-// Blocks of the class `wanted` need room in the tier. If pins hold more of its slabs than
-// options.pin_fraction, the pins end in one that has another class and least of pinned blocks.
+// Blocks of the class `wanted` need room in the tier. If pins hold more of its `tier_slabs`
+// than options.pin_fraction, the pins end in one that has another class and least of pinned blocks.
 // Returns one of these blocks, or kNoEntry: its slab is to leave at once, since a client could pin
 // blocks anew that wait for their turn. `evictable` tells of a group whether its slabs may go to
 // others. Event loop only.
 template <typename Evictable>
 [[nodiscard]] EntryIndex EndPinsBeyondShare(CacheState* state, Tier tier,
-                                            const SlabAllocator& allocator, const SlotClass& wanted,
-                                            Evictable evictable) {
+                                            const SlabAllocator& allocator, uint64_t tier_slabs,
+                                            const SlotClass& wanted, Evictable evictable) {
   PinnedSlabsByTier& slabs = state->pinned_slabs;
   PinnedSlabs& pinned = tier == Tier::kHost ? slabs.host : slabs.disk;
   const auto most_held =
-      static_cast<uint64_t>(state->options.pin_fraction * static_cast<double>(allocator.slabs()));
+      static_cast<uint64_t>(state->options.pin_fraction * static_cast<double>(tier_slabs));
   // Blocks of a slab that leaves move with their pins.
   const std::optional<uint64_t> least =
       pinned.LeastBeyond(most_held, state->options.search_part_blocks, [&](const SlotClass& slots) {

@@ -114,7 +114,7 @@ bool PinRecords::Lasts(uint32_t recorded_s) const {
 void PinRecords::Restore(EntryIndex index, uint32_t recorded_s) {
   if (!Lasts(recorded_s)) return;
   const uint64_t lowest_bytes =
-      state_.has_disk() ? state_.env.geometry.bytes() : state_.env.arena->capacity_bytes();
+      state_.has_disk() ? state_.env.geometry.bytes() : state_.env.arena->expected_bytes();
   const uint64_t bytes = state_.blocks.NamespaceOf(state_.blocks.directory[index]).slot_bytes;
   const auto most =
       static_cast<uint64_t>(state_.options.pin_fraction * static_cast<double>(lowest_bytes));

@@ -18,13 +18,10 @@ constexpr size_t kLeastExpiriesPerTick = 64;
 }  // namespace
 
 uint64_t Retention::PinLimit(NamespaceId namespace_id, double pin_fraction) const {
-  const SlabAllocator& lowest = state_.has_disk() ? disk_.allocator() : host_.allocator();
   const uint64_t slot_bytes = state_.blocks.namespaces[namespace_id.value].slot_bytes;
-  uint64_t slots = lowest.TotalSlots(slot_bytes);
-  // Memory that will be ready in a moment counts.
-  if (!state_.has_disk() && state_.env.arena->growing()) {
-    slots = host_.capacity_bytes() / lowest.slab_bytes() * lowest.SlotsPerSlab(slot_bytes);
-  }
+  const uint64_t slots = state_.has_disk()
+                             ? disk_.allocator().TotalSlots(slot_bytes)
+                             : host_.expected_slabs() * host_.allocator().SlotsPerSlab(slot_bytes);
   return static_cast<uint64_t>(pin_fraction * static_cast<double>(slots));
 }
 

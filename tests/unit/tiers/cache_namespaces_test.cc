@@ -497,6 +497,24 @@ TEST_F(CachePinnedSlabsTest, PinsInAllSlabsOutliveBlocksOfTheirOwnSize) {
   }
 }
 
+// The same memory counts for the pins' limit and for their end.
+TEST_F(CacheNamespacesTest, PinsThatMemoryToComeAllowsStayAsLongAsItMayCome) {
+  StartWithRoom({.pool_blocks = 48,
+                 .host_slots = 2 * kSlotsPerSlab,
+                 .host_slots_ready = kSlotsPerSlab,
+                 .disk_slots = 0},
+                16);
+  Put(Sequence(1, kSlotsPerSlab));
+  EvictFromPool();
+  ASSERT_TRUE(cache_->Pin(kAlice, pool_.id, Sequence(1, kSlotsPerSlab), kHourMs));
+  const PoolInfo larger = UsePool(Identity("stranger", 2, 2 * kBlockBytes), 0);
+  Put(Sequence(100, larger.blocks));
+  EXPECT_EQ(cache_->stats().pins_ended_for_space, 0u);
+  machine_->arena->EndGrowth();
+  AdvanceAndTick(kSecondMs);
+  EXPECT_EQ(cache_->stats().pins_ended_for_space, kSlotsPerSlab);
+}
+
 // Each update of an engine's weights is a model of its own.
 NamespaceIdentity Epoch(const NamespaceIdentity& model, uint32_t number) {
   NamespaceIdentity identity = model;
