@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/gate.h"
@@ -91,6 +92,15 @@ class AdminOperation {
   }
   void LaterUs(int64_t delay_us, std::function<void()> next) {
     if (!ended_) timer_.StartUs(delay_us, std::move(next));
+  }
+  // Goes on with `next` when nothing of an earlier daemon is still to appear in host memory, which
+  // `next` would miss. Ends the operation if its caller has gone by then.
+  void WhenAdopted(std::function<void()> next) {
+    constexpr int64_t kAdoptionPollMs = 10;
+    if (Cancelled()) return;
+    if (cache_.AdoptionEnded()) return next();
+    if (ProgressIsDue()) Progress(R"({"waited_ms":)" + std::to_string(ElapsedMs()) + "}");
+    Later(kAdoptionPollMs, [this, next = std::move(next)] { WhenAdopted(next); });
   }
   // For callbacks of the cache, which may come when the operation is gone.
   template <typename Callback>

@@ -12,7 +12,8 @@
 //   {"op":"erase","tenant":"t","before_ms":0}  destroys its keys and forgets its blocks, for good;
 //                                      "before_ms": only of whole hours before; "without_proof"
 //   {"op":"ls","cursor":0,"limit":100} a stretch of all blocks, and the cursor for the next; "all":
-//                                      waits for the end of the adoption, as forget does
+//                                      waits for the end of the adoption, as pin, evict, forget
+//                                      and erase of a tenant that is not known yet do
 //   {"op":"trace","cursor":0,"limit":100,"since_ms":60000} the latest events, see trace_operation.h
 //   {"op":"verify"}                    reads every persisted block back and checks it;
 //                                      "gone": the first of the disk's files that was deleted

@@ -165,10 +165,14 @@ Status CheckHashes(const AdminRequestBody& request, size_t most) {
 }
 
 // Looks for each hash of the request in each of the chosen namespaces, in steps. It goes on when
-// its caller has gone, so that it is done whole or not begun.
+// its caller has gone, so that it is done whole or not begun. Until all blocks of an earlier daemon
+// are adopted, their namespaces may be unknown.
 class OperationOnHashes : public OperationOnModels {
  public:
   using OperationOnModels::OperationOnModels;
+  void Run() override {
+    WhenAdopted([this] { OperationOnModels::Run(); });
+  }
 
  protected:
   // Hashes that OnHashes is given at once.
@@ -213,6 +217,8 @@ class OperationOnHashes : public OperationOnModels {
 class Inspection final : public OperationOnHashes {
  public:
   using OperationOnHashes::OperationOnHashes;
+  // One to look at waits for nothing.
+  void Run() override { OperationOnModels::Run(); }
 
  private:
   Result<size_t> OnHashes(NamespaceId id, size_t, std::span<const BlockHash> hashes) override {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/admin/chosen_models.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -13,7 +11,6 @@ namespace {
 constexpr size_t kMinModelDigits = 4;
 // One step takes a millisecond or two.
 constexpr uint32_t kNamespacesPerStep = 4096;
-constexpr int64_t kAdoptionPollMs = 10;
 
 }  // namespace
 
@@ -26,13 +23,6 @@ void OperationOnModels::Run() {
   }
   if (next_ >= known) return OnChosen(std::move(chosen_));
   Later(0, [this] { Run(); });
-}
-
-void OperationOnModels::WhenAdopted(std::function<void()> walk) {
-  if (Cancelled()) return;
-  if (cache_.AdoptionEnded()) return walk();
-  if (ProgressIsDue()) Progress(fmt::format(R"({{"waited_ms":{}}})", ElapsedMs()));
-  Later(kAdoptionPollMs, [this, walk = std::move(walk)] { WhenAdopted(walk); });
 }
 
 bool OperationOnModels::IsChosen(const NamespaceIdentity& name_space) const {

@@ -35,9 +35,6 @@ class OperationOnModels : public AdminOperation {
  protected:
   // Called once, with the namespaces in rising order.
   virtual void OnChosen(std::vector<NamespaceId> chosen) = 0;
-  // Goes on with `walk` when nothing of an earlier daemon is still to appear in host memory, which
-  // a walk of all blocks would miss. Ends the operation if its caller has gone by then.
-  void WhenAdopted(std::function<void()> walk);
   // Every namespace is one of them.
   [[nodiscard]] bool ChoosesAll() const {
     return request_.tenant.empty() && request_.model.empty() && request_.epoch.empty();

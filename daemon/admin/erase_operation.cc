@@ -46,9 +46,6 @@ std::set<std::string> KnownTenants(const Config& config, const Cache& cache) {
 
 // A mistyped name must not look like an erasure, which an operator may have to vouch for.
 Status CheckTenant(const Config& config, const Cache& cache, const std::string& tenant) {
-  if (tenant.empty()) {
-    return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"tenant\" is missing");
-  }
   const std::set<std::string> known = KnownTenants(config, cache);
   if (known.contains(tenant)) return {};
   return MakeError(ErrorCode::kNotFound, "unknown_tenant",
@@ -69,7 +66,17 @@ class Erase final : public AdminOperation {
         log_(*log),
         request_(std::move(request)) {}
 
+  // Blocks of an earlier daemon may be the first that tell of the tenant.
   void Run() override {
+    if (CheckTenant(config_, cache_, request_.tenant)) return Begin();
+    WhenAdopted([this] {
+      const Status known = CheckTenant(config_, cache_, request_.tenant);
+      known ? Begin() : Fail(known.error());
+    });
+  }
+
+ private:
+  void Begin() {
     const std::optional<int64_t> before_ms = request_.before_ms;
     EraseRequest erase{.tenant = request_.tenant};
     if (before_ms) erase.end_hour = static_cast<uint32_t>(*before_ms / kHourMs);
@@ -81,7 +88,6 @@ class Erase final : public AdminOperation {
     ReportForever();
   }
 
- private:
   void OnErased(const EraseReport& report, const Status& status) {
     if (!status) {
       log_.Warning("erase.failed", "tenant {}: {}", request_.tenant, status.error().ToString());
@@ -123,7 +129,12 @@ Result<std::unique_ptr<AdminOperation>> MakeErasure(const OperationBasics& basic
                                                     const Config* config, Log* log,
                                                     const AdminRequestBody& request,
                                                     std::shared_ptr<AdminCall> call) {
-  KVT_RETURN_IF_ERROR(CheckTenant(*config, *basics.cache, request.tenant));
+  if (request.tenant.empty()) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"tenant\" is missing");
+  }
+  if (basics.cache->AdoptionEnded()) {
+    KVT_RETURN_IF_ERROR(CheckTenant(*config, *basics.cache, request.tenant));
+  }
   if (request.before_ms.value_or(0) > basics.clock->WallMs()) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"before_ms\" is in the future");
   }

@@ -42,13 +42,12 @@ class AdminCalls : public CacheTest {
    private:
     Answer& answer_;
   };
-  using Make = Result<std::unique_ptr<AdminOperation>> (*)(const OperationBasics&,
-                                                           const ModelRegistry*,
-                                                           const AdminRequestBody&,
-                                                           std::shared_ptr<AdminCall>);
+  using Make = std::function<Result<std::unique_ptr<AdminOperation>>(
+      const OperationBasics&, const ModelRegistry*, const AdminRequestBody&,
+      std::shared_ptr<AdminCall>)>;
 
-  // `meanwhile` is called after some events, if it takes any.
-  Answer Ask(Make make, const AdminRequestBody& request,
+  // `meanwhile` is called after each event but the first few.
+  Answer Ask(const Make& make, const AdminRequestBody& request,
              const std::function<void()>& meanwhile = {}) {
     EventLoop loop;
     Answer answer;
@@ -58,7 +57,7 @@ class AdminCalls : public CacheTest {
     (*operation)->Run();
     if ((*operation)->ended()) return answer;
     loop.RunUntil([&] {
-      if (++answer.events == 3 && meanwhile) meanwhile();
+      if (++answer.events >= 3 && meanwhile) meanwhile();
       return (*operation)->ended();
     });
     return answer;
@@ -158,9 +157,9 @@ class AdminDuringAdoption : public AdminCalls {
     machine_->Crash(FakeMachine::HostMemory::kKept);
     cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), machine_->Snapshot());
   }
-  Answer AskWhileTheArenaGrows(Make make, const AdminRequestBody& request) {
+  Answer AskWhileTheArenaGrows(const Make& make, const AdminRequestBody& request) {
     return Ask(make, request, [this] {
-      machine_->arena->Grow(kSlabBytes);
+      if (machine_->arena->growing()) machine_->arena->Grow(kSlabBytes);
       machine_->loop.RunAll();
     });
   }
@@ -172,6 +171,32 @@ TEST_F(AdminDuringAdoption, AModelIsForgottenWithWhatIsStillToBeAdopted) {
   ASSERT_EQ(answer.error, "");
   EXPECT_EQ(json::parse(answer.reply).at("evicted"), kBlocks);
   EXPECT_EQ(cache_->Gauges().entries, 0u);
+}
+
+// Their model is not known yet, either.
+TEST_F(AdminDuringAdoption, BlocksAreEvictedThatAreStillToBeAdopted) {
+  const Answer answer = AskWhileTheArenaGrows(MakeEviction, {.hashes = Sequence(7, kBlocks)});
+  EXPECT_EQ(json::parse(answer.reply).at("evicted"), kBlocks);
+  EXPECT_EQ(cache_->Gauges().entries, 0u);
+}
+
+TEST_F(AdminDuringAdoption, BlocksArePinnedThatAreStillToBeAdopted) {
+  const Answer answer =
+      AskWhileTheArenaGrows(MakePinning, {.hashes = Sequence(7, 4), .ttl_ms = 60'000});
+  EXPECT_EQ(json::parse(answer.reply).at("blocks"), 4) << answer.error;
+}
+
+TEST_F(AdminDuringAdoption, ATenantIsErasedThatOnlyBlocksToBeAdoptedTellOf) {
+  const Config config;
+  Log log(config.log);
+  const Make make = [&](const OperationBasics& basics, const ModelRegistry*,
+                        const AdminRequestBody& request, std::shared_ptr<AdminCall> call) {
+    return MakeErasure(basics, &config, &log, request, std::move(call));
+  };
+  const Answer answer = AskWhileTheArenaGrows(make, {.tenant = "tenant", .without_proof = true});
+  ASSERT_EQ(answer.error, "");
+  EXPECT_EQ(json::parse(answer.reply).at("blocks").at("host"), kBlocks);
+  EXPECT_EQ(AskWhileTheArenaGrows(make, {.tenant = "tennat"}).error, "unknown_tenant");
 }
 
 TEST_F(AdminDuringAdoption, AListingOfAllHasWhatIsStillToBeAdopted) {
