@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <random>
 #include <utility>
@@ -25,10 +26,15 @@ constexpr int64_t kTickMs = 100;
 constexpr uint32_t kLabelledModels = 16;
 // systemd is told to wait: the driver takes seconds to start, and GPUs with pools of an earlier
 // daemon are opened.
+constexpr int64_t kSocketsPatienceMs = 120 * 1000;
 constexpr int64_t kDevicePatienceMs = 120 * 1000;
 constexpr int64_t kKernelsPatienceMs = 60 * 1000;
 // Copies of a dead daemon end with its context on the device, a moment after its files.
 constexpr int64_t kLateCopiesMs = 5000;
+
+// The kernel closes the sockets of a process that has ended after it has given back its memory. All
+// together, since they are one process's: the error is told before systemd's patience ends.
+constexpr auto kEndPatience = std::chrono::seconds(90);
 
 // Random and not counted: nothing has to be stored, and a client notices a new process with near
 // certainty.
@@ -38,10 +44,12 @@ uint64_t RandomGeneration() {
 }
 
 // Makes the directory that a socket will be in, and refuses a path that another daemon listens on.
-Status PrepareSocket(const std::string& path) {
+Status PrepareSocket(const std::string& path, std::chrono::steady_clock::time_point until) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   std::error_code error;
-  if (parent.empty() || std::filesystem::exists(parent, error)) return Acceptor::CheckFree(path);
+  if (parent.empty() || std::filesystem::exists(parent, error)) {
+    return Acceptor::CheckFree(path, until);
+  }
   if (!std::filesystem::create_directory(parent, error) && error) {
     return tl::unexpected(
         ErrnoError(ErrorCode::kIoError, error.value(), "make the directory " + parent.string()));
@@ -74,6 +82,7 @@ Status Daemon::Start() {
   log_->Info("daemon.starting", "kvtierd {}, pid {}", Version(), ::getpid());
   // The keeper of memory has its socket beside the daemon's. Another daemon's sockets and then its
   // disk tier's lock tell of it before anything is changed; this one's sockets are made last.
+  manager_->Extend("Looking for another daemon", kSocketsPatienceMs);
   KVT_RETURN_IF_ERROR(PrepareSockets());
   KVT_RETURN_IF_ERROR(resources_.OpenStores());
   manager_->Extend("Opening the devices", kDevicePatienceMs);
@@ -237,9 +246,10 @@ void Daemon::MakeAdmin() {
 }
 
 Status Daemon::PrepareSockets() const {
-  KVT_RETURN_IF_ERROR(
-      AnnotateWithKey(config_, "server.admin_socket", PrepareSocket(config_.server.admin_socket)));
-  return AnnotateWithKey(config_, "server.socket", PrepareSocket(config_.server.socket));
+  const auto until = std::chrono::steady_clock::now() + kEndPatience;
+  KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "server.admin_socket",
+                                      PrepareSocket(config_.server.admin_socket, until)));
+  return AnnotateWithKey(config_, "server.socket", PrepareSocket(config_.server.socket, until));
 }
 
 Status Daemon::Listen() {

@@ -40,8 +40,6 @@ constexpr int64_t kAcceptRetryMs = 50;
 // Each try is a connection for a daemon that does listen there.
 constexpr auto kListenerPatience = std::chrono::milliseconds(500);
 constexpr auto kListenerPoll = std::chrono::milliseconds(20);
-// The kernel closes the sockets of a process that has ended after it has given back its memory.
-constexpr auto kEndPatience = std::chrono::seconds(90);
 // No process takes these connections any more, and the queue for them must not fill.
 constexpr auto kEndPoll = std::chrono::milliseconds(500);
 
@@ -101,7 +99,8 @@ pid_t ListenerOf(int connection) {
 // Whether a process listens there, or another error than those that prove that none does. Asked
 // again for a while: a daemon that has ended listens until its teardown process has closed its
 // sockets, and one that ends removes the file.
-Result<bool> IsListenedOn(const sockaddr_un& address, const std::string& path) {
+Result<bool> IsListenedOn(const sockaddr_un& address, const std::string& path,
+                          std::chrono::steady_clock::time_point until) {
   const auto start = std::chrono::steady_clock::now();
   bool ends = false;
   while (true) {
@@ -110,10 +109,13 @@ Result<bool> IsListenedOn(const sockaddr_un& address, const std::string& path) {
     const auto* const to = reinterpret_cast<const sockaddr*>(&address);
     const bool connected = ::connect(probe.get(), to, sizeof(address)) == 0;
     if (!connected && (errno == ECONNREFUSED || errno == ENOENT)) return false;
-    const auto waited = std::chrono::steady_clock::now() - start;
+    // Engines that come back may have filled the queue before the first question.
+    if (!connected && errno == EAGAIN) ends = true;
     if (connected) ends = IsGone(ListenerOf(probe.get()));
-    if (waited >= (ends ? kEndPatience : kListenerPatience)) return true;
-    std::this_thread::sleep_for(waited < kListenerPatience ? kListenerPoll : kEndPoll);
+    const auto now = std::chrono::steady_clock::now();
+    const bool is_young = now - start < kListenerPatience;
+    if (!is_young && (!ends || now >= until)) return true;
+    std::this_thread::sleep_for(is_young ? kListenerPoll : kEndPoll);
   }
 }
 
@@ -145,10 +147,10 @@ Status Acceptor::CheckPath(const std::string& path, bool makes_directory) {
   return SystemError(is_made ? "make a directory in" : "make a socket in", directory);
 }
 
-Status Acceptor::CheckFree(const std::string& path) {
+Status Acceptor::CheckFree(const std::string& path, std::chrono::steady_clock::time_point until) {
   KVT_RETURN_IF_ERROR(CheckPath(path, /*makes_directory=*/false));
   KVT_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
-  KVT_ASSIGN_OR_RETURN(const bool listened_on, IsListenedOn(address, path));
+  KVT_ASSIGN_OR_RETURN(const bool listened_on, IsListenedOn(address, path, until));
   if (!listened_on) return {};
   return MakeError(ErrorCode::kAlreadyExists, "socket_in_use",
                    "another process listens on " + path);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -32,9 +33,12 @@ class Acceptor {
   // kAlreadyExists "socket_path_taken", kInvalidArgument "socket_path_too_long", kIoError by errno
   // name.
   [[nodiscard]] static Status CheckPath(const std::string& path, bool makes_directory);
-  // The same as CheckPath where no other process may listen. Errors: those of
-  // CheckPath, and kAlreadyExists "socket_in_use".
-  [[nodiscard]] static Status CheckFree(const std::string& path);
+  // The same as CheckPath where no other process may listen. One that is ending is waited for until
+  // then, and so is one that takes no connections, since none can tell. Errors: those of CheckPath,
+  // and kAlreadyExists "socket_in_use".
+  [[nodiscard]] static Status CheckFree(
+      const std::string& path,
+      std::chrono::steady_clock::time_point until = std::chrono::steady_clock::now());
   // The same as CheckPath of ListenOnPort. Errors: kIoError by errno name.
   [[nodiscard]] static Status CheckPort(const ListenAddress& address);
   // Binds `path` with file mode `mode` and begins to accept. A socket that no process

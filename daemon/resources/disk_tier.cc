@@ -18,8 +18,9 @@ namespace {
 // How often the log and systemd hear of a rebuild's progress.
 constexpr int64_t kRebuildReportMs = 1000;
 // The start-up time-out that systemd is asked for between two progress reports, and after the last
-// one. A rebuild of many terabytes takes minutes, and reports keep putting the time-out off.
-constexpr int64_t kStartPatienceMs = 60 * 1000;
+// one. A rebuild of many terabytes takes minutes, and reports keep putting the time-out off. The
+// locks of a process that has ended are waited for for a minute and a half.
+constexpr int64_t kStartPatienceMs = 120 * 1000;
 // How often a rebuilt index that could not be written is asked whether it can be by now.
 constexpr int64_t kWriteIndexEveryMs = 5000;
 

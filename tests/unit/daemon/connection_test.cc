@@ -6,9 +6,11 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -75,6 +77,31 @@ TEST(Acceptor, AFileInTheSocketsPlaceKeepsItsMode) {
   struct stat found {};
   ASSERT_EQ(::fstat(made.get(), &found), 0);
   EXPECT_EQ(found.st_mode & 0777, 0600u);
+}
+
+// As after a kill, when engines that come back fill the queue from which no process takes any more.
+TEST(Acceptor, AListenerWhoseQueueIsFullIsWaitedForUntilTheDeadline) {
+  const TestDirectory directory;
+  const std::string path = directory.path() / "socket";
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const auto* const to = reinterpret_cast<sockaddr*>(&address);
+  const auto make = [] {
+    return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  };
+  UniqueFd listener = make();
+  ASSERT_EQ(::bind(listener.get(), to, sizeof(address)), 0);
+  ASSERT_EQ(::listen(listener.get(), 0), 0);
+  std::vector<UniqueFd> queue;
+  do {
+    queue.push_back(make());
+  } while (::connect(queue.back().get(), to, sizeof(address)) == 0);
+  ASSERT_EQ(errno, EAGAIN);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
+  EXPECT_EQ(Acceptor::CheckFree(path, deadline).error().reason, "socket_in_use");
+  EXPECT_GE(std::chrono::steady_clock::now(), deadline);
+  listener.Reset();
+  EXPECT_TRUE(Acceptor::CheckFree(path));
 }
 
 class ConnectionTest : public testing::Test {

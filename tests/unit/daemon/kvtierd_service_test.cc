@@ -54,6 +54,7 @@ class KvtierdService : public testing::Test {
 TEST_F(KvtierdService, IsReadyWhenItServesAndTellsItsTiers) {
   WriteConfig("");
   Kvtierd kvtierd(Arguments());
+  EXPECT_EQ(systemd_.Receive(), "STATUS=Looking for another daemon\nEXTEND_TIMEOUT_USEC=120000000");
   const std::string ready = systemd_.ReceiveUntil("READY=1");
   EXPECT_NE(ready.find("STATUS=Serving 0 client(s): pool "), std::string::npos) << ready;
   EXPECT_NE(ready.find(", disk "), std::string::npos) << ready;
