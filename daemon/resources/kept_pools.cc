@@ -159,6 +159,8 @@ uint64_t KeptPools::HostCap(KeeperLink* keeper) {
 Result<LeftPool> KeptPools::Open(Pool* pool) {
   const auto refuse = [](const char* reason) { return MakeError(ErrorCode::kCorrupt, reason); };
   const PoolDescription& description = pool->description;
+  // A table or a driver that ends the process here must not do so for ever.
+  pool->table->BeginAdoption();
   const auto device = std::ranges::find_if(*devices_, [&](const OpenedDevice& opened) {
     return IsOn(description, opened.device->info());
   });

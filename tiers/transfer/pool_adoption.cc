@@ -27,7 +27,6 @@ void PoolAdoption::AdoptPool(LeftPool left) {
   const Result<CachePool*> added = pools_.Adopt(std::move(left));
   if (!added) return state_.env.pool_keeper->Release(table, added.error().reason);
   CachePool* const pool = *added;
-  table->BeginAdoption();
   Holdings holdings;
   for (const PoolTable::Session& session : *sessions) {
     holdings.sessions[session.number].sessions = {session.number};
