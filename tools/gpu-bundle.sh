@@ -22,6 +22,10 @@ source tools/build.sh
 
 [[ $# -le 1 && ${1:-} != -* ]] || { echo 'usage: tools/gpu-bundle.sh [DIRECTORY]' >&2; exit 2; }
 readonly bundle=${1:-build/gpu-bundle}
+if [[ ! -e $bundle/gpu-test.sh && -n $(ls -A "$bundle" 2>/dev/null) ]]; then
+  echo "gpu-bundle: $bundle is no bundle, and would be emptied" >&2
+  exit 1
+fi
 readonly programs=(kvtierd kvtier-keeper kvtierctl kvtier-gpu-bench kvtier-kernel-bench)
 readonly tests=(gpu_device_test gpu_daemon_test gpu_attention_test gpu_pool_peer gpu_decode_test
   gpu_prefill_test gpu_mla_test gpu_kv_write_test gpu_merge_lse_test)
@@ -37,6 +41,7 @@ readonly build
 
 rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/lib"
+touch "$bundle/gpu-test.sh" # tells a bundle from other directories, also if this script fails
 for program in "${programs[@]}" "${tests[@]}"; do
   strip --strip-all -o "$bundle/bin/$program" "$build/bin/$program"
 done

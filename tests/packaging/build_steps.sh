@@ -28,9 +28,13 @@ told=$(build 200 0) || fail "a build that succeeds"
 ! build 200 1 >"$scratch/told" || fail "a build that fails"
 grep -q 'the error' "$scratch/errors" || fail "the end of its output is not told"
 
-for script in gpu-bundle campaign-bundle test-install; do
+for script in gpu-bundle campaign-bundle test-install packaging/build-{wheel,packages}; do
   code=0
   KVTIER_BUILD_DIRECTORY=$scratch "tools/$script.sh" --help 2>"$scratch/errors" >/dev/null || code=$?
   [[ $code == 2 && $(<"$scratch/errors") == usage:* ]] || fail "$script takes --help for a directory"
 done
+mkdir "$scratch/home"
+touch "$scratch/home/kept"
+! KVTIER_BUILD_DIRECTORY=$scratch tools/gpu-bundle.sh "$scratch/home" 2>/dev/null || fail "a bundle of nothing"
+[[ -e $scratch/home/kept ]] || fail "gpu-bundle empties a directory that is no bundle"
 echo ok

@@ -12,7 +12,7 @@ die() {
   printf '%s: %s\n' "$(basename "$0" .sh)" "$*" >&2
   exit 1
 }
-[[ $# == 1 ]] || die "usage: tools/packaging/${0##*/} OUTPUT_DIRECTORY"
+[[ $# == 1 && $1 != -* ]] || { echo "usage: tools/packaging/${0##*/} OUTPUT_DIRECTORY" >&2; exit 2; }
 mkdir -p "$1"
 output=$(realpath "$1")
 build=$(realpath -m "${KVTIER_BUILD_DIRECTORY:-build/wheel}")
