@@ -302,8 +302,11 @@ TEST_F(KvtierctlTest, HelpAndVersionMayBeAskedForInWords) {
   EXPECT_EQ(told({"-V"}), told({"--version"}));
   EXPECT_EQ(told({"--json", "help"}), told({"--help"}));
   EXPECT_EQ(told({"--json", "version"}), told({"--version"}));
+  EXPECT_EQ(told({"--timeout", "5", "--json", "help", "ls"}), told({"ls", "--help"}));
+  EXPECT_EQ(told({"--socket", "help", "--timeout=5", "version"}), told({"--version"}));
   EXPECT_NE(told({"help", "ls"}).find("--tier"), std::string::npos);
   EXPECT_EQ(RunProgram({KvtierctlPath(), "help", "frobnicate"}).exit_code, 2);
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "--socket", "ls", "frobnicate", "--help"}).exit_code, 2);
 }
 
 TEST_F(KvtierctlTest, WrongUsesSayWhatIsWrongAndWhatToDo) {

@@ -78,21 +78,31 @@ std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
   return app;
 }
 
+// The first word that is neither an option nor the value of one before the command.
+std::vector<std::string>::iterator FirstWord(const CLI::App& app, std::vector<std::string>* words) {
+  auto word = words->begin();
+  while (word != words->end() && word->starts_with('-')) {
+    const CLI::Option* const option = app.get_option_no_throw(*word++);
+    if (option != nullptr && option->get_items_expected() > 0 && word != words->end()) ++word;
+  }
+  return word;
+}
+
 // A first word that is no command, where help is asked for: CLI11 would show the program's own, as
 // if the command were there. Empty if there is none.
-std::string_view UnknownCommand(const CLI::App& app, std::span<const std::string> words) {
+std::string UnknownCommand(const CLI::App& app, std::vector<std::string>* words) {
   const auto asks = [](std::string_view word) { return word == "--help" || word == "-h"; };
-  if (words.empty() || words[0].starts_with('-') || std::ranges::none_of(words, asks)) return {};
-  const auto is_named = [&](const CLI::App* command) { return command->get_name() == words[0]; };
-  return app.get_subcommands(is_named).empty() ? words[0] : std::string_view();
+  const auto first = FirstWord(app, words);
+  if (first == words->end() || std::ranges::none_of(*words, asks)) return {};
+  const auto is_named = [&](const CLI::App* command) { return command->get_name() == *first; };
+  return app.get_subcommands(is_named).empty() ? *first : std::string();
 }
 
 // The words after the program's name. "help", "help COMMAND" and "version" are taken for the flags
 // that they mean.
-std::vector<std::string> WordsOf(std::span<char*> arguments) {
+std::vector<std::string> WordsOf(const CLI::App& app, std::span<char*> arguments) {
   std::vector<std::string> words(arguments.begin() + 1, arguments.end());
-  const auto first =
-      std::ranges::find_if(words, [](const std::string& word) { return word != "--json"; });
+  const auto first = FirstWord(app, &words);
   if (first == words.end()) return words;
   if (*first == "version") *first = "--version";
   if (*first == "help") {
@@ -114,14 +124,14 @@ int UsageError(CommandContext* context, std::string_view what) {
 int Main(int argc, char** argv) {
   CommandContext context;
   const std::unique_ptr<CLI::App> app = MakeKvtierctlApp(&context);
-  std::vector<std::string> words = WordsOf({argv, static_cast<size_t>(argc)});
+  std::vector<std::string> words = WordsOf(*app, {argv, static_cast<size_t>(argc)});
   // Before all options are understood, for the errors of those that are not.
   context.json = std::ranges::find(words, "--json") != words.end();
   // A script's variable without a value would stand for all tenants, models or times.
   if (std::ranges::any_of(words, &std::string::empty)) {
     return UsageError(&context, "an argument is empty");
   }
-  const std::string_view unknown = UnknownCommand(*app, words);
+  const std::string unknown = UnknownCommand(*app, &words);
   if (!unknown.empty()) {
     return UsageError(&context, fmt::format("there is no command \"{}\"", unknown));
   }
