@@ -59,7 +59,7 @@ class StoresTest(SchedulerCase):
             if self.now > PATIENCE_S:
                 self.assertLessEqual(len(self.manager.pinned()), POOL_BLOCKS // 4)
         self.assertEqual(len(self.manager.pinned()), POOL_BLOCKS // 4)
-        self.assertEqual(self.side.late_blocks, 20 * 6 - POOL_BLOCKS // 4)
+        self.assertEqual(self.side.storing.late_blocks, 20 * 6 - POOL_BLOCKS // 4)
 
     def test_nothing_more_is_stored_while_a_store_is_late(self):
         (store,) = self.run_request(1)
@@ -69,7 +69,7 @@ class StoresTest(SchedulerCase):
         self.assertEqual(self.step().stores, [])
         self.assertEqual(self.begin(3).num_computed_tokens, 3 * BLOCK_TOKENS)
         self.assertEqual(len(self.manager.pinned()), 1)
-        self.assertEqual(self.side.late_blocks, 2 + 3)
+        self.assertEqual(self.side.storing.late_blocks, 2 + 3)
         self.end(store)
         self.assertEqual(self.manager.pinned(), set())
         self.assertEqual(len(self.run_request(2)), 1)
@@ -79,7 +79,7 @@ class StoresTest(SchedulerCase):
         for _ in range(8):
             self.run_request(1)
             self.now += 10 * LATE_S
-        self.assertEqual((len(self.manager.pinned()), self.side.late_blocks), (8, 0))
+        self.assertEqual((len(self.manager.pinned()), self.side.storing.late_blocks), (8, 0))
 
     def test_blocks_for_which_there_is_no_room_are_stored_when_others_have_been(self):
         one = self.begin(20)
@@ -90,13 +90,13 @@ class StoresTest(SchedulerCase):
         self.assertEqual(second.depths, list(range(16, 20)))
         self.end(second)
         self.side.finished(one)
-        self.assertEqual((self.manager.pinned(), self.side.late_blocks), (set(), 0))
+        self.assertEqual((self.manager.pinned(), self.side.storing.late_blocks), (set(), 0))
 
     def test_so_are_those_of_requests_that_have_ended(self):
         """As requests do with their prefill. Their wishes are told when all of their blocks are stored."""
         told = []
         wishes = types.SimpleNamespace(retention=None)
-        self.side._wishes = types.SimpleNamespace(
+        self.side.storing.wishes = types.SimpleNamespace(
             of=lambda request: wishes, ended=lambda *args: told.append(args[-1]), stored=lambda one: None
         )
         one = self.begin(20)
@@ -108,7 +108,7 @@ class StoresTest(SchedulerCase):
         (second,) = self.step().stores
         self.assertEqual((second.depths, told), (list(range(16, 20)), [{second.number}]))
         self.end(second)
-        self.assertEqual((self.manager.pinned(), self.side.late_blocks), (set(), 0))
+        self.assertEqual((self.manager.pinned(), self.side.storing.late_blocks), (set(), 0))
         self.assertFalse(self.side.has_work())
 
     def test_they_wait_while_stores_end_however_long_the_oldest_has_taken(self):
@@ -125,7 +125,7 @@ class StoresTest(SchedulerCase):
         self.end(stores[0])
         stores += self.step().stores
         self.assertEqual([one for store in stores for one in store.depths], list(range(20)))
-        self.assertEqual(self.side.late_blocks, 0)
+        self.assertEqual(self.side.storing.late_blocks, 0)
 
     def test_blocks_of_ended_requests_leave_a_part_of_vllm_s_pool(self):
         """Where the engine makes more blocks than the daemon stores, though stores end."""
@@ -209,14 +209,14 @@ class StoresTest(SchedulerCase):
     def test_wishes_of_requests_do_not_wait_for_stores_that_are_late(self):
         ended = []
         wishes = types.SimpleNamespace(retention=None)
-        self.side._wishes = types.SimpleNamespace(
+        self.side.storing.wishes = types.SimpleNamespace(
             of=lambda request: wishes, ended=lambda *_: ended.append(None)
         )
         self.run_request(1)
         self.assertEqual(len(ended), 1)
         self.wait(LATE_S, steps=20)
         self.run_request(1)
-        self.assertEqual((len(ended), self.side.late_wishes), (1, 1))
+        self.assertEqual((len(ended), self.side.storing.late_wishes), (1, 1))
 
 
 if __name__ == "__main__":

@@ -413,9 +413,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             outcome, count = self._wish_counts.popleft()
             counts["hint", outcome] += count
         if self._scheduler is not None:
-            counts["store", "late"] += self._scheduler.late_blocks
-            counts["hint", "late"] += self._scheduler.late_wishes
-            self._scheduler.late_blocks = self._scheduler.late_wishes = 0
+            counts["store", "late"] += self._scheduler.storing.late_blocks
+            counts["hint", "late"] += self._scheduler.storing.late_wishes
+            self._scheduler.storing.late_blocks = self._scheduler.storing.late_wishes = 0
         if self._worker is not None:
             counts, part = self._worker.counts, "worker"
         stats = KvtierStats.of(+counts, part, connected)

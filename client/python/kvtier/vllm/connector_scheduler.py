@@ -1,11 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connector in vLLM's scheduler: which blocks to load and to store, decided without waiting.
-
-A block that a step completes is pinned when that step is planned, by vLLM's own reference count. It
-is stored with the next step, when it has been computed, and unpinned when all workers have said
-that its store has ended. Meanwhile vLLM may finish or preempt the request, or drop the block from a
-sliding window, without the block being written anew.
-"""
+"""The connector in vLLM's scheduler: which blocks to load and to store, decided without waiting."""
 
 from __future__ import annotations
 
@@ -27,9 +21,9 @@ from .hit_prices import HitPrices
 from .kept_cache import KeptCacheScheduler
 from .known_request import DiskPlan, KnownRequest, reads_nothing
 from .lookups import Lookups
-from .rows import keys_of
-from .step_plan import BlockList, Run, StepPlan, Tensors, runs_of
-from .stores import MOST_BLOCKS, Stores
+from .step_plan import BlockList, StepPlan, Tensors
+from .store_planner import StorePlanner
+from .stores import Stores
 from .token_ids import TokenTeller
 from .wishes import WishTeller
 
@@ -41,9 +35,6 @@ LONE_WAIT_S = 0.005
 #: Asked again, a request would wait for the whole step; the GPU mostly still computes the one before.
 STEP_WAIT_S = 0.003
 
-#: A step of fewer tokens begins the stores of about so many blocks. To begin those of a burst of prompts
-#: takes longer than its kernels.
-SHORT_STEP_TOKENS, SHORT_STEP_STORES = 1024, 256
 
 
 class SchedulerSide:
@@ -70,7 +61,6 @@ class SchedulerSide:
         outputs: EncoderOutputs | None = None,
     ) -> None:
         self._canary = canary
-        self._wishes = wishes
         self.adapters = adapters or AdapterDigests()
         self._outputs = outputs or EncoderOutputs()
         self._lookups = lookups
@@ -87,11 +77,8 @@ class SchedulerSide:
         self._manager: Any = None
         self._has_old_blocks = False  # of other weights, in vLLM's own cache
         self._requests: dict[str, KnownRequest] = {}
-        self._with_pins: dict[int, KnownRequest] = {}  # some have ended
         self._plan = StepPlan()
-        self._stores = Stores(workers, clock)
-        # Blocks that were not stored, and requests whose wishes were not told, while it seemed to hang.
-        self.late_blocks = self.late_wishes = 0
+        self.storing = StorePlanner(groups, Stores(workers, clock), tokens, wishes)
         self._step_wait_s = STEP_WAIT_S  # the rest of it in this step
 
     @property
@@ -102,11 +89,11 @@ class SchedulerSide:
     def bind(self, manager: Any) -> None:
         """Gets vLLM's KVCacheManager, before the first step."""
         self._manager = manager
-        self._stores.bind(manager.block_pool.num_gpu_blocks)
         if self.kept is not None and manager.enable_caching:
             self.kept.bind(manager.block_pool)
         else:
             self.kept = None  # vLLM may have turned caching off since the workers started
+        self.storing.bind(manager, self.kept)
 
     def came(self, request: Any) -> None:
         """vLLM has a new request, and will ask about it when it could begin."""
@@ -131,7 +118,7 @@ class SchedulerSide:
             return None if tokens is None else tokens - local_tokens
         known.local_tokens, known.waits_for, known.scheduled_from = local_tokens, None, None
         # It begins anew, but for what vLLM's own cache has of it: the blocks that it had may be other ones.
-        self._let_go(known)
+        self.storing.let_go(known)
         if self.adapters.own and self.holds_nothing():
             self.adapters.own_is_empty()
         known.is_own_other = self.adapters.own_is_other(known) or self._has_old_blocks
@@ -205,16 +192,13 @@ class SchedulerSide:
 
     def plan_step(self, output: Any) -> StepPlan:
         """The loads of this step, and stores of blocks that the steps before it have computed."""
-        self._stores.step()
         self._turns.step()
         step_tokens = sum(output.num_scheduled_tokens.values())
-        for known in list(self._with_pins.values()):
-            has_room = step_tokens >= SHORT_STEP_TOKENS or self._plan.stored_blocks() < SHORT_STEP_STORES
-            self._store(known, has_room * self._stores.room())
+        self.storing.plan_step(self._plan, step_tokens)
         for name, tokens in output.num_scheduled_tokens.items():
             scheduled = self._requests.get(name)
             if scheduled is not None:
-                self._pin(scheduled, tokens)
+                self.storing.pin(scheduled, tokens)
         if self._canary is not None:
             self._canary.computed(step_tokens)
         new = self._arrivals.take()
@@ -238,8 +222,7 @@ class SchedulerSide:
             self._prefetch.drop(request.request_id)
         known = self._requests.pop(request.request_id, None)
         if known is not None:
-            known.has_ended = True
-            self._store(known, self._stores.room())
+            self.storing.finished(self._plan, known)
 
     def failed(self, keys: Collection[bytes]) -> None:
         """These could not be loaded: the requests that wanted them compute them, and must not hear
@@ -254,18 +237,15 @@ class SchedulerSide:
 
     def stored(self, workers: Mapping[int, int]) -> None:
         """By the numbers of stores, how many workers have ended them since the last call."""
-        for number, blocks in self._stores.end(workers).items():
-            self._unpin(blocks)
-            if self._wishes is not None:
-                self._wishes.stored(number)
+        self.storing.stored(workers)
 
     def hear_of_adapters(self, loaded: Mapping[int, Tensors], answers: Mapping[int, bool]) -> None:
         """As LoadedAdapters.take_news."""
         self.adapters.hear(loaded, answers)
         if loaded:
-            for known in [*self._requests.values(), *self._with_pins.values()]:
+            for known in [*self._requests.values(), *self.storing.requests()]:
                 if self.adapters.have_changed(known):
-                    self._let_go(known)
+                    self.storing.let_go(known)
 
     def turn(self, is_empty: bool = True) -> None:
         """The engine has other weights: earlier answers and blocks that are not being stored yet are not
@@ -276,14 +256,11 @@ class SchedulerSide:
             self._prefetch.drop_all()
         if self.kept is not None:
             self.kept.reset()
-        for known in [*self._requests.values(), *self._with_pins.values()]:
+        for known in [*self._requests.values(), *self.storing.requests()]:
             known.waits_for = None
             known.is_mixed = known.scheduled_from is not None
-            self._let_go(known)
-        if self._wishes is not None:
-            self._wishes.turn()
-        for store in self._plan.stores:
-            self._unpin(self._stores.take(store.number))
+            self.storing.let_go(known)
+        self.storing.turn(self._plan)
         self._plan = StepPlan(self._plan.epoch + 1)
 
     def note_own_cache(self, is_empty: bool) -> None:
@@ -302,39 +279,24 @@ class SchedulerSide:
     def has_work(self) -> bool:
         """Whether the engine must go on stepping although it has no request."""
         kept = self.kept is not None and self.kept.has_changes()
-        has_pins = any(one.may_store(self._groups) for one in self._with_pins.values())
-        return bool(self._plan) or kept or has_pins or self._stores.are_awaited()
+        return bool(self._plan) or kept or self.storing.has_work()
 
     def frees_blocks_soon(self) -> bool:
         """Whether blocks are pinned that will be free in a moment."""
-        return self._stores.end_soon()
+        return self.storing.frees_blocks_soon()
 
     def _known(self, request: Any) -> KnownRequest:
         known = self._requests.get(request.request_id)
         if known is None:
             known = self._requests[request.request_id] = KnownRequest(request)
             known.is_found = getattr(request, "lora_request", None) is None
-            if self._wishes is not None:
-                known.wishes = self._wishes.of(request)
+            if self.storing.wishes is not None:
+                known.wishes = self.storing.wishes.of(request)
         if not known.is_found:
             self.adapters.find(known)
         for index, group in enumerate(self._groups):
             known.add_keys(index, group)
         return known
-
-    def _tell_wishes(self, known: KnownRequest) -> None:
-        if self._wishes is None or not known.wishes or known.is_mixed or known.salt is None:
-            return
-        request, hashes, prompt_blocks = known.request, [], []
-        for group in self._groups:
-            full = min(len(request.block_hashes) // group.hashes_per_block,
-                       request.num_computed_tokens // group.block_tokens)
-            hashes.append(known.hashes(group, 0, full))
-            prompt_blocks.append(min(full, request.num_prompt_tokens // group.block_tokens))
-        if self._stores.are_late():
-            self.late_wishes += 1  # they would wait for stores that do not end
-            return
-        self._wishes.ended(known.wishes, hashes, prompt_blocks, self._stores.numbers())
 
     def _prefetch_new(self, new: Sequence[Any], prefetch: DiskPrefetch) -> None:
         """Requests that a step was planned without: they wait, if only for the next one. Groups
@@ -497,104 +459,3 @@ class SchedulerSide:
         answered = self._lookups.wait(self._step_wait_s)
         self._step_wait_s -= self._clock() - began
         return answered
-
-    def _pin(self, known: KnownRequest, scheduled_tokens: int) -> None:
-        """Keeps the blocks that this step completes."""
-        computed = known.request.num_computed_tokens
-        if known.begins_at is not None and computed > known.begins_at:
-            # vLLM tells connectors no part of a block that it has, and nothing of what another one loads while the
-            # step is computed: that may fail when the next step, which stores the blocks, has been planned.
-            is_loading = computed - known.begins_at >= prefix_unit(self._groups)
-            known.is_mixed = known.is_mixed or known.is_own_other or is_loading
-        known.begins_at = None
-        if known.is_mixed or known.salt is None:
-            return
-        table, is_late = None, self._stores.are_late()
-        for index, group in enumerate(self._groups):
-            first = computed // group.block_tokens
-            last = (computed + scheduled_tokens) // group.block_tokens
-            if first == last:
-                continue
-            if table is None:
-                table = self._manager.get_blocks(known.request.request_id).blocks
-            for run in runs_of(index, first, table[group.number][first:last]):
-                if is_late:
-                    self.late_blocks += len(run.blocks)
-                    continue
-                self._manager.block_pool.touch(run.blocks)
-                known.pinned.append(run)
-                self._with_pins[id(known)] = known
-
-    def _store(self, known: KnownRequest, room: int) -> None:
-        """Plans stores of so many pinned blocks that have been computed; the others wait, or are let
-        go: vLLM may need those of ended requests. Blocks that have not been are let go: the request was
-        preempted, or drafted tokens were rejected."""
-        kept, may_wait = [], self._stores.may_wait(known.has_ended, self._manager.block_pool)
-        for run in known.pinned:
-            computed, ready = known.done(self._groups, run)
-            stored = min(ready, room)
-            waits = stored if may_wait else ready
-            room -= stored
-            self.late_blocks += waits - stored
-            self._unpin(run.blocks[stored:waits] + run.blocks[computed:])
-            if run.blocks[waits:computed]:
-                kept.append(Run(run.index, run.first + waits, run.blocks[waits:computed]))
-            for first in range(0, stored, MOST_BLOCKS):
-                part = run.blocks[first : min(first + MOST_BLOCKS, stored)]
-                self._store_run(known, Run(run.index, run.first + first, part))
-        known.pinned = kept
-        if not kept:
-            self._with_pins.pop(id(known), None)
-            if known.has_ended:
-                self._tell_wishes(known)
-
-    def _let_go(self, known: KnownRequest) -> None:
-        for run in known.pinned:
-            self._unpin(run.blocks)
-        known.pinned = []
-        self._with_pins.pop(id(known), None)
-
-    def _store_run(self, known: KnownRequest, run: Run) -> None:
-        request = known.request
-        group, first, last = self._groups[run.index], run.first, run.first + len(run.blocks)
-        blocks, depths = run.blocks, list(range(first, last))
-        hashes = known.hashes(group, first, last)
-        before = known.hashes(group, first - 1, first) if first > 0 else [None]
-        parents: list[bytes | None] = [*before, *hashes[:-1]]
-        if group.is_state:
-            # A state is that of the block's end only where vLLM says so.
-            keys = keys_of(group.hashes(request.block_hashes, first, last), group.number)
-            sound = [block.block_hash == key for block, key in zip(blocks, keys)]
-            self._unpin(block for block, is_sound in zip(blocks, sound) if not is_sound)
-            columns = (blocks, depths, hashes, parents)
-            blocks, depths, hashes, parents = (list(itertools.compress(one, sound)) for one in columns)
-            if not blocks:
-                return
-        store = self._store_of_step(run.index, known, len(blocks))
-        if self._tokens is not None:
-            self._tokens.tell(run.index, group.block_tokens, request, depths, hashes)
-        if known.wishes.retention is not None:
-            first = len(store.blocks)
-            positions = range(first, first + len(blocks))
-            store.retentions.update(dict.fromkeys(positions, known.wishes.retention))
-        self._stores.add(store.number, blocks)
-        store.blocks += [block.block_id for block in blocks]
-        store.hashes += hashes
-        store.parents += parents
-        store.depths += depths
-        if self.kept is not None and not known.salt:
-            # A table has vLLM's hashes, by which an adapter's tensors are not told apart.
-            self.kept.computed(run.index, blocks, hashes)
-
-    def _store_of_step(self, index: int, known: KnownRequest, blocks: int) -> BlockList:
-        """One of the step's, with room for so many more: one transfer costs less than many."""
-        compare, adapter = known.is_canary, known.adapter
-        store = self._plan.store_of(index, compare, adapter, MOST_BLOCKS - blocks)
-        if store is None:
-            number = self._stores.begin()
-            store = BlockList("", index, [], [], number=number, compare=compare, adapter=adapter)
-            self._plan.stores.append(store)
-        return store
-
-    def _unpin(self, blocks: Iterable[Any]) -> None:
-        self._manager.block_pool.free_blocks(blocks)
