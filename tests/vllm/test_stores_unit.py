@@ -3,14 +3,18 @@
 
 import types
 import unittest
+from unittest import mock
 
+from kvtier import HitRule
+from kvtier.vllm.cache_groups import CacheGroup
+from kvtier.vllm.store_planner import SHORT_STEP_STORES
 from kvtier.vllm.stores import AWAITED_S, LATE_S, MOST_BLOCKS, PATIENCE_S, STEP_S
 from test_connector_unit import BLOCK_TOKENS, SchedulerCase, request
 
 POOL_BLOCKS = 64
 
 
-class StoresTest(SchedulerCase):
+class StoresCase(SchedulerCase):
     """vLLM has 64 blocks, and gives each request others."""
 
     def setUp(self):
@@ -45,6 +49,18 @@ class StoresTest(SchedulerCase):
     def end(self, *stores):
         self.side.stored({store.number: 1 for store in stores})
 
+    def check_that_a_part_of_the_pool_stays_free(self, compute):
+        """Each of 40 calls of `compute` makes 12 blocks, and every other one of them a store ends."""
+        for number in range(1, 41):
+            compute()
+            self.now += STEP_S
+            if number % 2 == 0:
+                self.end(types.SimpleNamespace(number=number // 2))
+            self.assertLessEqual(len(self.manager.pinned()), POOL_BLOCKS - POOL_BLOCKS // 4 + 12)
+        self.assertGreater(self.side.storing.late_blocks, 0)
+
+
+class StoresTest(StoresCase):
     def test_vllm_waits_for_the_blocks_of_stores_only_as_long_as_stores_take(self):
         self.assertFalse(self.side.frees_blocks_soon())
         self.run_request(1)
@@ -129,13 +145,33 @@ class StoresTest(SchedulerCase):
 
     def test_blocks_of_ended_requests_leave_a_part_of_vllm_s_pool(self):
         """Where the engine makes more blocks than the daemon stores, though stores end."""
-        stores = []
-        for _ in range(40):
-            stores += self.run_request(12)
-            self.now += STEP_S
-            if stores:
-                self.end(stores.pop(0))
-            self.assertLessEqual(len(self.manager.pinned()), POOL_BLOCKS - POOL_BLOCKS // 4 + 12)
+        self.check_that_a_part_of_the_pool_stays_free(lambda: self.side.finished(self.begin(12)))
+
+    def test_a_request_that_had_most_of_vllm_s_pool_is_stored_whole(self):
+        """vLLM may free its blocks only when another step has been planned since it said that the request
+        has ended."""
+        one = self.begin(20)
+        with mock.patch.object(self.manager, "get_num_free_blocks", return_value=0):
+            self.side.finished(one)
+            (first,) = self.step().stores
+        self.end(first)
+        (second,) = self.step().stores
+        self.assertEqual([*first.depths, *second.depths], list(range(20)))
+
+    def test_blocks_that_a_short_step_does_not_store_wait_also_where_the_pool_is_full(self):
+        """There is room for more stores."""
+        self.manager.num_gpu_blocks = 8 * SHORT_STEP_STORES
+        self.side.bind(self.manager)
+        self.begin(2 * SHORT_STEP_STORES)
+        first = self.step().stores
+        ended = [self.begin(SHORT_STEP_STORES) for _ in range(2)]
+        for one in ended:
+            self.side.finished(one)
+        self.step()
+        self.end(*first)
+        with mock.patch.object(self.manager, "get_num_free_blocks", return_value=0):
+            stored = [len(store.blocks) for _ in ended for store in self.step().stores]
+        self.assertEqual(stored, [SHORT_STEP_STORES] * 2)
 
     def test_a_store_has_so_few_blocks_that_ends_come_soon(self):
         self.manager.num_gpu_blocks = 8 * MOST_BLOCKS
@@ -217,6 +253,19 @@ class StoresTest(SchedulerCase):
         self.wait(LATE_S, steps=20)
         self.run_request(1)
         self.assertEqual((len(ended), self.side.storing.late_wishes), (1, 1))
+
+
+class WindowStoresTest(StoresCase):
+    """A request's attention sees two blocks, and vLLM drops the others."""
+
+    groups = [CacheGroup(0, BLOCK_TOKENS, rule=HitRule.TRAILING, window_tokens=2 * BLOCK_TOKENS)]
+
+    def test_blocks_that_left_the_window_leave_a_part_of_vllm_s_pool(self):
+        """Where the request makes more blocks than the daemon stores, though stores end."""
+        one = request(40 * 12 * BLOCK_TOKENS)
+        self.match(one)
+        self.manager.table("r", range(1, 1 + 40 * 12))
+        self.check_that_a_part_of_the_pool_stays_free(lambda: self.step(one, 12 * BLOCK_TOKENS))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ class KnownRequest:
     """request: vLLM's. keys: of its full blocks, by group. local_tokens: found in vLLM's own cache.
     waits_for: for its turn to load that. scheduled_from: the first token that is computed, once it
     is scheduled. begins_at: the first that the next step should compute; None once it has had one.
-    pinned: the blocks that steps complete which were planned before. is_mixed: some of its blocks were
+    pinned: the blocks that steps complete which were planned before. is_freed: has ended, and vLLM has
+    freed its other blocks, which is when a step has been planned since. is_mixed: some of its blocks were
     computed with other weights, or loaded without a word, so that none of it may be stored.
     is_own_other: whether vLLM's own cache may have such blocks. cut_blocks: of a hit, to be computed
     anew; None: not drawn yet. is_canary: its hit was cut, so that its stores are compared. is_found:
@@ -54,6 +55,7 @@ class KnownRequest:
     begins_at: int | None = None
     pinned: list[Run] = field(default_factory=list)
     has_ended: bool = False
+    is_freed: bool = False
     is_mixed: bool = False
     is_own_other: bool = False
     cut_blocks: int | None = None
@@ -103,6 +105,12 @@ class KnownRequest:
         if self.has_ended:
             computed = max(0, min(computed, hashed))  # the others' last tokens never come
         return computed, max(0, min(computed, hashed))
+
+    def unused(self, groups: Sequence[CacheGroup], run: Run) -> int:
+        """How many blocks of a run, from its first on, pins alone hold."""
+        if self.is_freed:
+            return len(run.blocks)
+        return max(0, groups[run.index].first_needed(self.request.num_computed_tokens) - run.first)
 
     def may_store(self, groups: Sequence[CacheGroup]) -> bool:
         """Whether the next step stores pinned blocks, or lets go of some."""

@@ -18,7 +18,7 @@ from .kept_cache import KeptCacheScheduler
 from .known_request import KnownRequest
 from .rows import keys_of
 from .step_plan import BlockList, Run, StepPlan, runs_of
-from .stores import MOST_BLOCKS, Stores
+from .stores import LATE_S, MOST_BLOCKS, PATIENCE_S, Stores
 from .token_ids import TokenTeller
 from .wishes import WishTeller
 
@@ -53,7 +53,7 @@ class StorePlanner:
         self._stores.bind(manager.block_pool.num_gpu_blocks)
 
     def requests(self) -> list[KnownRequest]:
-        """Those that have pinned blocks."""
+        """Returns requests that have pinned blocks."""
         return list(self._with_pins.values())
 
     def plan_step(self, plan: StepPlan, step_tokens: int) -> None:
@@ -61,7 +61,9 @@ class StorePlanner:
         self._stores.step()
         for known in self.requests():
             has_room = step_tokens >= SHORT_STEP_TOKENS or plan.stored_blocks() < SHORT_STEP_STORES
-            self._store(plan, known, has_room * self._stores.room())
+            is_short = has_room and self._stores.are_short(self._manager.block_pool)
+            self._store(plan, known, has_room * self._stores.room(), is_short)
+            known.is_freed = known.has_ended
 
     def finished(self, plan: StepPlan, known: KnownRequest) -> None:
         """The request has ended; vLLM frees its blocks, but for those that are pinned."""
@@ -125,15 +127,18 @@ class StorePlanner:
                 known.pinned.append(run)
                 self._with_pins[id(known)] = known
 
-    def _store(self, plan: StepPlan, known: KnownRequest, room: int) -> None:
-        """Plans stores of so many pinned blocks that have been computed; the others wait, or are let
-        go: vLLM may need those of ended requests. Blocks that have not been are let go: the request was
-        preempted, or drafted tokens were rejected."""
-        kept, may_wait = [], self._stores.may_wait(known.has_ended, self._manager.block_pool)
+    def _store(
+        self, plan: StepPlan, known: KnownRequest, room: int, is_short: bool = False
+    ) -> None:
+        """Plans stores of so many pinned blocks that have been computed; the others wait, or are let go, as
+        are those that pins alone hold where vLLM's pool is short. Blocks that have not been are let go: the
+        request was preempted, or drafted tokens were rejected."""
+        kept, are_late = [], self._stores.are_late(PATIENCE_S if known.has_ended else LATE_S)
         for run in known.pinned:
             computed, ready = known.done(self._groups, run)
             stored = min(ready, room)
-            waits = stored if may_wait else ready
+            unused = ready if are_late else known.unused(self._groups, run) if is_short else 0
+            waits = max(stored, min(ready, unused))
             room -= stored
             self.late_blocks += waits - stored
             self._unpin(run.blocks[stored:waits] + run.blocks[computed:])

@@ -111,12 +111,11 @@ class Stores:
             for one in self._oldest()
         )
 
-    def may_wait(self, has_ended: bool, pool: Any) -> bool:
-        """Whether blocks of a request stay pinned until there is room. No request can use those of ended
-        ones meanwhile, so that they wait only while vLLM's `pool` has as many free as may be in stores."""
-        if has_ended and pool.get_num_free_blocks() < self._most_blocks:
-            return False
-        return not self.are_late(PATIENCE_S if has_ended else LATE_S)
+    def are_short(self, pool: Any) -> bool:
+        """Whether fewer blocks of vLLM's `pool` are free than may be in stores, so that those that no
+        request uses do not wait for room."""
+        is_short: bool = pool.get_num_free_blocks() < self._most_blocks
+        return is_short
 
     def end_soon(self) -> bool:
         """Whether blocks are pinned that will be free in a moment."""
