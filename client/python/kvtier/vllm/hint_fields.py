@@ -87,7 +87,7 @@ def _with_fields(body: bytes, fields: _Body, added: dict[str, Any]) -> bytes:
     if all(getattr(fields, name) is msgspec.UNSET for name in added):
         start = body.index(b"{") + 1
         front = json.dumps(added)[1:-1].encode()
-        return b"".join((body[:start], front, b",", body[start:]))
+        return b"".join((body[:start], front, b",", memoryview(body)[start:]))
     return msgspec.json.encode({**msgspec.json.decode(body), **added})
 
 
