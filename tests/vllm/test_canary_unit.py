@@ -113,7 +113,7 @@ class CutTest(CutCase):
     def test_what_a_disk_has_is_not_cut(self):
         self.presence = Presence.DISK
         self.have(*range(10))
-        self.side._always_load = True
+        self.side._prefixes._always_load = True
         self.assertEqual(self.match(request(161)), 10 * BLOCK_TOKENS)
         self.assertEqual(self.canary.hits, 0)
 

@@ -9,9 +9,10 @@ import unittest
 from kvtier import HitRule, Presence
 from kvtier._link import LinkState
 from kvtier.vllm.cache_groups import CacheGroup, longest_prefix, prefix_unit
-from kvtier.vllm.connector_scheduler import STEP_WAIT_S, SchedulerSide
+from kvtier.vllm.connector_scheduler import SchedulerSide
 from kvtier.vllm.hit_prices import BELIEVED_S, MIN_STEP_TOKENS, TRIAL_TOKENS, HitPrices
 from kvtier.vllm.lookups import Lookups
+from kvtier.vllm.prefix_planner import STEP_WAIT_S
 from kvtier.vllm.rows import key_of
 from link_case import PATIENCE_S
 
@@ -103,15 +104,14 @@ class SchedulerCase(unittest.TestCase):
         self.manager = FakeManager()
         self.answers_at_once = False
         self.answer_s = 0.0  # what an answer takes
-        lookups = Lookups(
+        self.lookups = Lookups(
             self.ask,
             lambda: LinkState.READY,
             lambda outcome, count: None,
             timeout_s=PATIENCE_S,
             yield_interpreter=self.answer,
         )
-        self.lookups = lookups
-        self.side = SchedulerSide(lookups, self.groups, self.workers, clock=lambda: self.now)
+        self.side = SchedulerSide(self.lookups, self.groups, self.workers, clock=lambda: self.now)
         self.side.bind(self.manager)
 
     def ask(self, keys):

@@ -3,38 +3,28 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ..types import HitRule
 from .adapters import AdapterDigests
-from .arrivals import Arrivals
-from .cache_groups import CacheGroup, longest_prefix, prefix_unit
-from .canary import LAST_BLOCKS, CanarySampler
+from .cache_groups import CacheGroup, prefix_unit
+from .canary import CanarySampler
 from .disk_prefetch import DiskPrefetch
 from .disk_turns import DiskTurns
 from .encoder_outputs import EncoderOutputs
 from .hit_prices import HitPrices
 from .kept_cache import KeptCacheScheduler
-from .known_request import DiskPlan, KnownRequest, reads_nothing
+from .known_request import KnownRequest, reads_nothing
 from .lookups import Lookups
+from .prefix_planner import PrefixPlanner
 from .step_plan import BlockList, StepPlan, Tensors
 from .store_planner import StorePlanner
 from .stores import Stores
 from .token_ids import TokenTeller
 from .wishes import WishTeller
-
-#: How long a request that is alone waits for the daemon's answer. Asked again, it would wait for a
-#: step that computes nothing, which takes vLLM more than 2 ms, and the answer mostly takes less.
-LONE_WAIT_S = 0.005
-
-#: How long a step waits for answers beside other requests, about questions of thousands of blocks.
-#: Asked again, a request would wait for the whole step; the GPU mostly still computes the one before.
-STEP_WAIT_S = 0.003
-
 
 
 class SchedulerSide:
@@ -66,20 +56,18 @@ class SchedulerSide:
         self._lookups = lookups
         self._tokens = tokens
         self._groups = groups
-        self._always_load = always_load
         self.kept = kept
-        self._clock = clock
         self.prices = HitPrices(clock)
         self._turns = DiskTurns(self.prices.disk_s, clock)
-        self._backlog_tokens: int | None = None  # to be computed, counted when a step first asks
         self._prefetch = prefetch
-        self._arrivals = Arrivals(lookups)
         self._manager: Any = None
         self._has_old_blocks = False  # of other weights, in vLLM's own cache
         self._requests: dict[str, KnownRequest] = {}
+        self._prefixes = PrefixPlanner(
+            lookups, groups, always_load, self.prices, self._turns, self._requests, self._known, clock
+        )
         self._plan = StepPlan()
         self.storing = StorePlanner(groups, Stores(workers, clock), tokens, wishes)
-        self._step_wait_s = STEP_WAIT_S  # the rest of it in this step
 
     @property
     def epoch(self) -> int:
@@ -89,6 +77,7 @@ class SchedulerSide:
     def bind(self, manager: Any) -> None:
         """Gets vLLM's KVCacheManager, before the first step."""
         self._manager = manager
+        self._prefixes.bind(manager)
         if self.kept is not None and manager.enable_caching:
             self.kept.bind(manager.block_pool)
         else:
@@ -97,25 +86,24 @@ class SchedulerSide:
 
     def came(self, request: Any) -> None:
         """vLLM has a new request, and will ask about it when it could begin."""
-        self._arrivals.came(request)
+        self._prefixes.arrivals.came(request)
 
     def matched_tokens(self, request: Any, local_tokens: int) -> int | None:
         """How many tokens after the first `local_tokens` are to be loaded; None: ask again."""
         tokens = self._matched_tokens(request, local_tokens)
         if not tokens or self._canary is None:
             return tokens
-        return self._cut(self._requests[request.request_id], local_tokens, tokens)
+        return self._prefixes.cut(self._requests[request.request_id], local_tokens, tokens, self._canary)
 
     def _matched_tokens(self, request: Any, local_tokens: int) -> int | None:
         """How many of them the daemon has."""
         self._take_prefetched()
-        self._arrivals.looked_at(request.request_id)
+        self._prefixes.arrivals.looked_at(request.request_id)
         known = self._known(request)
         if not known.is_found:
             return None
         if known.waits_for is not None and known.local_tokens == local_tokens:
-            tokens = self._at_turn(known, known.waits_for)
-            return None if tokens is None else tokens - local_tokens
+            return self._prefixes.at_turn(known, known.waits_for)
         known.local_tokens, known.waits_for, known.scheduled_from = local_tokens, None, None
         # It begins anew, but for what vLLM's own cache has of it: the blocks that it had may be other ones.
         self.storing.let_go(known)
@@ -127,21 +115,7 @@ class SchedulerSide:
             return 0
         if reads_nothing(request) or self.adapters.have_changed(known, looks_at_files=True):
             return 0
-
-        hashed = [len(keys) * one.block_tokens for keys, one in zip(known.keys, self._groups)]
-        # vLLM computes at least one token of each request.
-        limit = min(request.num_tokens - 1, *hashed)
-        found = self._longest_prefix(known, local_tokens, limit)
-        if found is None:
-            return None
-        if self._always_load:
-            return found - local_tokens
-        plan = self._plan_load(known, local_tokens, found)
-        if plan.disk_tokens == 0:
-            self._turns.leave(request.request_id)
-            return plan.tokens - local_tokens
-        tokens = self._at_turn(known, plan)
-        return None if tokens is None else tokens - local_tokens
+        return self._prefixes.find(known, local_tokens)
 
     def allocated(self, request: Any, blocks: Sequence[Sequence[Any]], external_tokens: int) -> None:
         """The request has its blocks, by vLLM's groups; those that it needs of the external tokens
@@ -156,8 +130,8 @@ class SchedulerSide:
         is_new, known.scheduled_from = known.scheduled_from is None, tokens
         # A load that vLLM waited for, another connector's, too, is in the request's own count.
         known.begins_at = max(tokens, request.num_computed_tokens)
-        if is_new and self._backlog_tokens is not None:
-            self._backlog_tokens += known.tokens_to_compute()
+        if is_new:
+            self._prefixes.scheduled(known)
         if external_tokens == 0:
             self._turns.leave(request.request_id)
             return
@@ -201,12 +175,9 @@ class SchedulerSide:
                 self.storing.pin(scheduled, tokens)
         if self._canary is not None:
             self._canary.computed(step_tokens)
-        new = self._arrivals.take()
-        self._lookups.flush()
+        new = self._prefixes.plan_step()
         if self._prefetch is not None:
             self._prefetch_new(new, self._prefetch)
-        self._step_wait_s = STEP_WAIT_S
-        self._backlog_tokens = None
         plan, self._plan = self._plan, StepPlan(self._plan.epoch)
         plan.questions = self.adapters.take_questions()
         if self.kept is not None:
@@ -215,7 +186,7 @@ class SchedulerSide:
 
     def finished(self, request: Any) -> None:
         """The request has ended; vLLM frees its blocks, but for those that are pinned."""
-        self._arrivals.ended(request.request_id)
+        self._prefixes.arrivals.ended(request.request_id)
         self._lookups.forget(request.request_id)
         self._turns.leave(request.request_id)
         if self._prefetch is not None:
@@ -308,31 +279,7 @@ class SchedulerSide:
             if known.scheduled_from is not None or known.salt is None:
                 continue
             groups = [(i, one) for i, one in enumerate(self._groups) if one.rule is HitRule.ALL]
-            prefetch.want(request.request_id, [(i, self._lacking(one, known, i)) for i, one in groups])
-
-    def _keys_to_ask(self, request: Any) -> Iterable[Sequence[bytes]]:
-        """Keys that vLLM's own cache probably lacks: prefixes leave it from their ends on."""
-        if reads_nothing(request):
-            return
-        known = self._known(request)
-        pool = self._manager.block_pool
-        for index, group in enumerate(self._groups):
-            if group.rule is not HitRule.ALL or known.salt is None:
-                continue
-
-            def is_lacking(one: bytes, number: int = group.number) -> bool:
-                return pool.get_cached_block(one, [number]) is None
-
-            hashes = group.hashes(request.block_hashes, 0, len(known.keys[index]))
-            yield known.keys[index][bisect.bisect_left(hashes, True, key=is_lacking) :]
-
-    def _lacking(self, group: CacheGroup, known: KnownRequest, index: int) -> Sequence[bytes]:
-        """The request's keys from the first on that vLLM's own cache has not."""
-        pool, keys = self._manager.block_pool, known.keys[index]
-        for position, one in enumerate(group.hashes(known.request.block_hashes, 0, len(keys))):
-            if pool.get_cached_block(one, [group.number]) is None:
-                return keys[position:]
-        return ()
+            prefetch.want(request.request_id, [(i, self._prefixes.lacking(one, known, i)) for i, one in groups])
 
     def _take_prefetched(self) -> None:
         """Requests that wait for a turn to load these from disk are planned anew."""
@@ -343,119 +290,3 @@ class SchedulerSide:
             known = self._requests.get(name)
             if known is not None:
                 known.waits_for = None
-
-    def _plan_load(self, known: KnownRequest, first: int, found: int) -> DiskPlan:
-        """The prefix, not longer than `found`, that takes less time to load than to compute. Groups
-        without full attention have few blocks, and follow."""
-        for index, group in enumerate(self._groups):
-            if group.rule is not HitRule.ALL or found == first:
-                continue
-            begin, end = first // group.block_tokens, found // group.block_tokens
-            on_disk = self._lookups.are_on_disk(known.keys[index][begin:end])
-            if True not in on_disk:
-                continue
-            spare_s = self._backlog_s() - self._turns.wait_s(known.request.request_id)
-            blocks = self.prices.worthwhile_blocks(on_disk, group.block_tokens, spare_s)
-            tokens = found
-            if blocks < len(on_disk):
-                tokens = self._shortened(known, first, (begin + blocks) * group.block_tokens)
-            memory_blocks = on_disk.index(True)
-            disk_blocks = sum(on_disk[: max(0, tokens // group.block_tokens - begin)])
-            if disk_blocks == 0:
-                return DiskPlan(tokens, tokens, 0, 0.0)
-            return DiskPlan(
-                tokens,
-                self._shortened(known, first, (begin + memory_blocks) * group.block_tokens),
-                disk_blocks * group.block_tokens,
-                self.prices.saved_s(blocks - memory_blocks, disk_blocks, group.block_tokens),
-            )
-        return DiskPlan(found, found, 0, 0.0)
-
-    def _at_turn(self, known: KnownRequest, plan: DiskPlan) -> int | None:
-        """The prefix to load: with blocks on disk when it is the request's turn to load them;
-        without where the disk is stuck, or waiting for the turn would take longer than computing,
-        which waits for the tokens that are computed before; None: wait."""
-        name, disk_blocks = known.request.request_id, plan.disk_tokens // self._groups[0].block_tokens
-        known.waits_for = None
-        if self._turns.is_stuck():
-            self._lookups.count_stuck(disk_blocks)
-        elif self._turns.may_begin(name):
-            self._turns.wait(name, plan.disk_tokens)  # keeps its turn until it has its blocks
-            return plan.tokens
-        elif self._turns.wait_s(name) - self._backlog_s() <= plan.saved_s:
-            known.waits_for = plan
-            self._turns.wait(name, plan.disk_tokens)
-            return None
-        self._turns.leave(name)
-        return plan.tokens_in_memory
-
-    def _backlog_s(self) -> float:
-        """How long the scheduled tokens take to be computed."""
-        if self._backlog_tokens is None:
-            requests = self._requests.values()
-            self._backlog_tokens = sum(known.tokens_to_compute() for known in requests)
-        return self.prices.compute_s(self._backlog_tokens) or 0.0
-
-    def _shortened(self, known: KnownRequest, first: int, limit: int) -> int:
-        """The longest prefix of at most `limit` tokens of which all is known to be there."""
-
-        def look_up(index: int, begin: int, end: int) -> tuple[int, bool]:
-            keys = known.keys[index][begin:end]
-            hits = next((i for i, key in enumerate(keys) if not self._lookups.is_hit(key)), len(keys))
-            return hits, False
-
-        found = longest_prefix(self._groups, first, limit, look_up)
-        assert found is not None
-        return found
-
-    def _cut(self, known: KnownRequest, first: int, tokens: int) -> int | None:
-        """A hit without its last blocks, if it is sampled and memory has these: what a disk has is
-        not compared. Windows and states may make it shorter; None: ask again."""
-        assert self._canary is not None
-        if known.cut_blocks is None:
-            known.cut_blocks = self._canary.draw()
-        if known.cut_blocks == 0:
-            return tokens
-        unit, end = prefix_unit(self._groups), first + tokens
-        limit = max(first, end - known.cut_blocks * unit)
-        cut = self._longest_prefix(known, first, limit)
-        if cut is None:
-            return None
-        if cut < end - LAST_BLOCKS * unit:
-            return tokens
-        for keys, group in zip(known.keys, self._groups):
-            begin = cut if group.rule is HitRule.ALL else group.first_needed(cut) * group.block_tokens
-            blocks = keys[begin // group.block_tokens : end // group.block_tokens]
-            if any(self._lookups.are_on_disk(blocks)):
-                return tokens
-        if not known.is_canary:
-            known.is_canary = True
-            self._canary.cut(end - cut)
-        return cut - first
-
-    def _longest_prefix(self, known: KnownRequest, first: int, limit: int) -> int | None:
-        """Returns the longest prefix of at most `limit` tokens that the daemon can restore; None: ask
-        again."""
-
-        def look_up(index: int, begin: int, end: int) -> tuple[int, bool]:
-            return self._lookups.look_up_run(known.keys[index][begin:end], known.request.request_id)
-
-        found = longest_prefix(self._groups, first, limit, look_up)
-        while found is None and self._wait_for_answer():
-            found = longest_prefix(self._groups, first, limit, look_up)
-        return found
-
-    def _wait_for_answer(self) -> bool:
-        """Whether one came. A daemon that does not answer is waited for once by each request, since
-        only questions that have just come up are waited for."""
-        if not self._lookups.has_unasked():
-            return False
-        self._arrivals.ask(self._keys_to_ask)
-        if len(self._requests) == 1:
-            return self._lookups.wait(LONE_WAIT_S)
-        if self._step_wait_s <= 0.0:
-            return False
-        began = self._clock()
-        answered = self._lookups.wait(self._step_wait_s)
-        self._step_wait_s -= self._clock() - began
-        return answered
