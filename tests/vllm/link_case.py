@@ -3,16 +3,18 @@
 
 import threading
 import unittest
+from unittest import mock
 
 import numpy as np
 
 from fake_region import FakeDaemon
+from kvtier.vllm import link, transfers
 from kvtier.vllm.link import LookupLink
 
 ROW_BYTES = 4096
 ROWS = 8
 # For what another thread does; only a failing test waits so long.
-PATIENCE_S = 30
+PATIENCE_S = 300
 
 
 def key(number, group=0):
@@ -23,6 +25,8 @@ class LinkCase(unittest.TestCase):
     """A link to a fake daemon; `answers` get the daemon's requests."""
 
     def setUp(self):
+        for module in (link, transfers):
+            self.enterContext(mock.patch.object(module, "FIRST_CONNECT_S", PATIENCE_S))
         self.daemon = FakeDaemon()
         self.rows = np.zeros((ROWS, ROW_BYTES), np.uint8)
         self.answers, self.answered = [], threading.Condition()

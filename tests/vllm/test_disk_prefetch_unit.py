@@ -17,7 +17,7 @@ from kvtier.vllm.disk_turns import LOADS
 from kvtier.vllm.rows import key_of
 from test_connector_unit import BLOCK_TOKENS, SchedulerCase, hash_of, request
 
-DEADLINE_S = 20.0
+DEADLINE_S = 300.0
 BLOCKS = 5
 TOKENS = BLOCKS * BLOCK_TOKENS
 
