@@ -103,7 +103,8 @@ class EngineCase(SharedDaemonCase):
 
     def tokens_of(self, model):
         """The tokens of an engine of this model that has nothing to do with kvtier."""
-        plain = EngineProcess(model, self.directory / "plain.log", {"engine": {}})
+        engine = dict(self.options.get("engine", {}))
+        plain = EngineProcess(model, self.directory / "plain.log", {"engine": engine})
         tokens = plain.generate(self.prompts)["tokens"]
         plain.stop()
         return tokens

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks in an engine's connector for tests of the canary, in the engine's process: they show the KV
-that it stores, have all of it compared, and make it lie.
+"""Hooks in an engine's connector, in the engine's process: they hold back the ends of stores, and for
+tests of the canary show the KV that it stores, have all of it compared, and make it lie.
 
 Lies: "rope": positions turn keys by another base; "layers": each layer's KV is stored in the next
 one's place; "keys and values": each in the other's place; "none" ends them. Other weights and other
 adapters are lies that tests tell by loading them.
 """
 
+import collections
 import functools
 import mmap
 
@@ -108,6 +109,16 @@ def lie(engine, request):
     return {"done": True}
 
 
+def hold_stores(engine, request):
+    """Its scheduler hears of no store's end while they are held."""
+    worker = _worker()._worker
+    if request["held"]:
+        worker.take_stored = collections.Counter
+    else:
+        del worker.take_stored
+    return {"done": True}
+
+
 def trust_weights(engine, request):
     """The connector does not notice other weights, nor other tensors of an adapter."""
     from kvtier.vllm import adapters
@@ -154,6 +165,7 @@ def facts(engine, request):
 
 OPERATIONS = {
     "facts": facts,
+    "hold_stores": hold_stores,
     "lie": lie,
     "show": show,
     "store_all": store_all,

@@ -30,5 +30,28 @@ class WaitingRequestsTest(EngineCase, unittest.TestCase):
         self.assertGreater(self.counted("lookup:host", before), 0)
 
 
+class LongPromptsTest(EngineCase, unittest.TestCase):
+    """A prompt has more blocks than may be in stores, which is a quarter of vLLM's."""
+
+    options = {
+        "engine": {"num_gpu_blocks_override": 120, "max_model_len": 1100, "max_num_batched_tokens": 256},
+    }
+    prompt_tokens = 1000
+    with_expected = False
+
+    def test_they_are_stored_whole_beside_others_where_stores_take_long(self):
+        expected = self.tokens_of(self.model)[:2]
+        before = self.engine.metrics()
+        self.engine.ask({"op": "hold_stores", "held": True})
+        others = [prompt[:100] for prompt in self.prompts[2:]]
+        computed = self.engine.generate([*self.prompts[:2], *others])
+        self.engine.ask({"op": "hold_stores", "held": False})
+        self.engine.forget()
+        served = self.engine.generate(self.prompts[:2])
+        self.assertEqual(served["cached"], [992, 992])
+        self.assertEqual([computed["tokens"][:2], served["tokens"]], [expected, expected])
+        self.assertEqual(self.counted("store:late", before), 0)
+
+
 if __name__ == "__main__":
     unittest.main()
