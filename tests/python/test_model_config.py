@@ -13,6 +13,7 @@ import kvtier
 from harness.model_cache import COMMIT, LLAMA, model_cache
 from kvtier import DType, HitRule, ModelRecord
 from kvtier._facts import short
+from kvtier._model_config import weights
 
 
 def record(config=(), /, **fields):
@@ -232,11 +233,14 @@ class PretrainedTest(unittest.TestCase):
             self.assertEqual(dataclasses.replace(other, revision=first.revision), first)
             self.assertNotEqual(other.revision, first.revision)
             self.assertRegex(other.revision, "^files:[0-9a-f]{32}$")
-            named = [ModelRecord.from_pretrained(one, revision="main") for one in (directory, copy)]
-            self.assertEqual(named[0].revision, f"main {other.revision}")
-            self.assertEqual(named[1].revision, f"main {first.revision}")
-            given = ModelRecord.from_pretrained(directory, revision=COMMIT)
-            self.assertEqual(given.revision, COMMIT)
+            # A commit that the caller gives is not known to be that of the directory.
+            for revision in ("main", COMMIT):
+                named = [ModelRecord.from_pretrained(one, revision=revision) for one in (directory, copy)]
+                self.assertEqual(named[0].revision, f"{revision} {other.revision}")
+                self.assertEqual(named[1].revision, f"{revision} {first.revision}")
+            (path / "model.safetensors").unlink()
+            self.assertIsNone(weights(directory, COMMIT))
+            self.assertEqual(weights("org/absent", COMMIT), f"commit:{COMMIT}")
 
     def test_a_file_that_is_no_configuration_is_refused(self):
         with tempfile.TemporaryDirectory() as directory:

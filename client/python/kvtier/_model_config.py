@@ -64,14 +64,14 @@ def read(source: Source) -> dict[str, Any]:
 
 
 def directory_of(name: str, revision: str, cache: str = "") -> tuple[pathlib.Path, str]:
-    """Where the files of a model are, and their commit, or `revision` if that cannot be told: `name`
-    is a directory, or a model in the hub's cache on this machine, or in `cache` in its place. Raises
-    NotFoundError."""
+    """Where the files of a model are, and their commit, or "" if that cannot be told: `name` is a
+    directory, or a model in the hub's cache on this machine, or in `cache` in its place. `revision` says
+    nothing of a directory, for which engines ignore it. Raises NotFoundError."""
     path = pathlib.Path(name)
     if path.is_dir():
         whole = path.resolve()
         in_cache = whole.parent.name == "snapshots" and COMMIT.fullmatch(whole.name)
-        return path, whole.name if in_cache else revision
+        return path, whole.name if in_cache else ""
     model = _hub_directory(name, cache)
     reference = model / "refs" / (revision or "main")
     commit = revision
@@ -170,15 +170,15 @@ def weights(name: str, revision: str = "", whole: bool = False, cache: str = "")
             return f"files:{content}"
         _, commit = directory_of(name, revision, cache)
     except (KvtierError, OSError, ValueError):
-        commit = revision
+        commit = "" if os.path.exists(name) else revision
     return f"commit:{commit}" if COMMIT.fullmatch(commit) else None
 
 
-def revision_of(directory: pathlib.Path, commit: str) -> str:
+def revision_of(directory: pathlib.Path, commit: str, revision: str) -> str:
     """Tells directories of weights apart: by the commit, or the digest of the files, as far as there
-    are weights, behind the name in its place. Raises OSError."""
-    content = None if COMMIT.fullmatch(commit) else weights_digest(str(directory))
-    return f"{commit} files:{content}".lstrip() if content else commit
+    are weights, behind the revision that the caller gave. Raises OSError."""
+    content = None if commit else weights_digest(str(directory))
+    return f"{revision} files:{content}".lstrip() if content else commit or revision
 
 
 def name_of(name: str) -> str:

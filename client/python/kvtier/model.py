@@ -113,7 +113,7 @@ class ModelRecord:
         directory, commit = _model_config.directory_of(os.fspath(name_or_path), revision)
         fields.setdefault("name", _model_config.name_of(os.fspath(name_or_path)))
         return cls.from_config(
-            directory, revision=_model_config.revision_of(directory, commit), **fields
+            directory, revision=_model_config.revision_of(directory, commit, revision), **fields
         )
 
     @classmethod
