@@ -207,7 +207,8 @@ class IdentityTest(unittest.TestCase):
     def test_weights_that_nobody_can_tell_have_no_name_but_the_user_s(self):
         in_a_bucket = engine(model=self.directory(b"w"), model_weights="s3://bucket/model")
         with tempfile.TemporaryDirectory() as empty:
-            for unknown in (engine(), in_a_bucket, engine(model=empty)):
+            pinned = engine(model=empty, revision="b" * 40)
+            for unknown in (engine(), in_a_bucket, engine(model=empty), pinned):
                 self.assertIsNone(identity.loaded_weights(unknown, ""))
                 self.assertEqual(identity.loaded_weights(unknown, "mine"), "named:mine")
 

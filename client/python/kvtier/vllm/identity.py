@@ -190,7 +190,9 @@ def _weight_name(model: Any, load: Any, whole: bool) -> str | None:
         return None
     commit = getattr(getattr(model, "hf_config", None), "_commit_hash", None)
     revision = str(getattr(model, "revision", None) or "")
-    if COMMIT.fullmatch(revision):
+    if os.path.exists(model.model):
+        commit = None  # vLLM reads the files there, whatever commit it is given
+    elif COMMIT.fullmatch(revision):
         commit = revision
     elif getattr(model, "hf_config_path", None):
         commit = None  # of the configuration's repository
