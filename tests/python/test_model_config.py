@@ -41,8 +41,9 @@ class GeometryTest(unittest.TestCase):
         self.assertEqual(one.layout().block_stride, 2 << 20)
 
     def test_extra_facts_are_texts(self):
-        with self.assertRaisesRegex(kvtier.InvalidArgumentError, "not_text.*extra: 1"):
-            record(extra={"a": 1}).layout()
+        for value, shown in ((1, "1"), ("\udc80", r"'\\udc80'")):
+            with self.assertRaisesRegex(kvtier.InvalidArgumentError, f"not_text.*extra: {shown}"):
+                record(extra={"a": value}).layout()
 
     def test_kv_heads_are_divided_by_the_ranks_and_repeated_where_there_are_more(self):
         self.assertEqual(record(tensor_parallel_size=4).kv_heads, 2)
@@ -168,6 +169,8 @@ class IdentityTest(unittest.TestCase):
         self.assertEqual(len(seen), 5)
         for text in seen:
             record(extra={"label": text}).layout()
+        for name in (wide, narrow, bytes_of_a_path, "run\n1"):
+            ModelRecord.from_config(LLAMA, name=name).layout()
 
 
 class PretrainedTest(unittest.TestCase):

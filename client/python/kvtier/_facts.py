@@ -56,7 +56,7 @@ def short(text: str) -> str:
 def record_name(name: str) -> str:
     """`name` as a record's name. The end of a long path says more than its beginning, and the
     digest before it tells paths apart."""
-    return name if len(name.encode()) <= _MAX_NAME_BYTES else short(name)
+    return name if name.isprintable() and len(name.encode()) <= _MAX_NAME_BYTES else short(name)
 
 
 def _plain(value: Any) -> Any:

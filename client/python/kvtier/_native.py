@@ -261,7 +261,10 @@ def text(value: str | None, what: str) -> bytes | None:
         raise invalid("not_text", f"{what}: {value!r}")
     if "\0" in value:
         raise invalid("nul_in_text", what)
-    return value.encode("utf-8")
+    try:
+        return value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise invalid("not_text", f"{what}: {value!r}") from None
 
 
 def unsigned(value: int, bits: int, what: str) -> int:
