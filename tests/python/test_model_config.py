@@ -198,6 +198,9 @@ class PretrainedTest(unittest.TestCase):
                     os.environ.update(given)
                     found = ModelRecord.from_pretrained("org/llama")
                     self.assertEqual(found.revision, COMMIT)
+            with mock.patch.dict(os.environ, HOME=home):
+                found = weights("org/llama", cache="~/huggingface/hub")
+                self.assertEqual(found, f"commit:{COMMIT}")
 
     def test_a_directory_of_the_cache_has_the_same_commit(self):
         with model_cache("org/llama") as snapshot:

@@ -88,7 +88,8 @@ def _hub_directory(name: str, cache: str = "") -> pathlib.Path:
     given = os.environ.get
     home = given("HF_HOME", os.path.join(given("XDG_CACHE_HOME", "~/.cache"), "huggingface"))
     hub = given("HF_HUB_CACHE", given("HUGGINGFACE_HUB_CACHE", os.path.join(home, "hub")))
-    cache = cache or os.path.expandvars(os.path.expanduser(hub))
+    # A directory that the engine is told comes from its options, in which no shell has expanded it.
+    cache = os.path.expanduser(cache) if cache else os.path.expandvars(os.path.expanduser(hub))
     return pathlib.Path(cache, "models--" + name.replace("/", "--"))
 
 
