@@ -319,20 +319,20 @@ class IdentityTest(LmcacheCase):
             self.assertEqual(self.look_up(self.adapter(identity=""), keys), [False])
         self.assertEqual(self.look_up(self.adapter(), keys), [False])
 
-    def test_a_commit_names_weights_only_if_no_engine_can_have_another(self):
-        """An engine's revision is not in LMCache's keys."""
+    def test_files_that_engines_may_have_elsewhere_name_no_weights(self):
+        """LMCache's keys tell neither an engine's cache of the hub, its revision nor its working directory."""
         with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, HF_HUB_CACHE=folder):
-            model = pathlib.Path(folder) / "models--org--model"
-            (model / "snapshots" / ("a" * 40)).mkdir(parents=True)
-            self.assertEqual(FirstEpoch("").weights_of("org/model"), "commit:" + "a" * 40)
-            (model / "snapshots" / ("b" * 40)).mkdir()
-            (model / "refs").mkdir()
-            (model / "refs/main").write_text("b" * 40)
-            with self.assertLogs("lmcache.kvtier", "WARNING"):
-                names = {FirstEpoch("").weights_of("org/model") for _ in range(2)}
-            self.assertEqual({name.split(":")[0] for name in names}, {"unnamed"})
-            self.assertEqual(len(names), 2)
-            self.assertEqual(FirstEpoch("mine").weights_of("org/model"), "named:mine")
+            pathlib.Path(folder, "models--org--model/snapshots", "a" * 40).mkdir(parents=True)
+            pathlib.Path(folder, "models--org--model/refs").mkdir()
+            pathlib.Path(folder, "models--org--model/refs/main").write_text("a" * 40)
+            pathlib.Path(folder, "model.safetensors").write_bytes(b"one")
+            self.assertRegex(FirstEpoch("").weights_of(folder), "^files:")
+            for model in ("org/model", os.path.relpath(folder)):
+                with self.assertLogs("lmcache.kvtier", "WARNING"):
+                    names = {FirstEpoch("").weights_of(model) for _ in range(2)}
+                self.assertEqual({name.split(":")[0] for name in names}, {"unnamed"})
+                self.assertEqual(len(names), 2)
+                self.assertEqual(FirstEpoch("mine").weights_of(model), "named:mine")
 
     def test_an_object_of_another_size_is_never_served(self):
         adapter = self.adapter()

@@ -93,15 +93,6 @@ def _hub_directory(name: str, cache: str = "") -> pathlib.Path:
     return pathlib.Path(cache, "models--" + name.replace("/", "--"))
 
 
-def only_revision(name: str) -> str | None:
-    """The revision of a model that this machine has: the only commit in the hub's cache; "" for a directory. None:
-    it has several, of which any may be meant, or none."""
-    if os.path.isdir(name):
-        return ""
-    commits = [path.name for path in _hub_directory(name).glob("snapshots/*")]
-    return commits[0] if len(commits) == 1 else None
-
-
 def groups(config: Mapping[str, Any], ranks: int) -> list[dict[str, Any]]:
     """Fields of a KvGroup, without dtype and block_tokens, for each kind of layer: what one of
     `ranks` tensor-parallel ranks keeps. Raises InvalidArgumentError, UnsupportedError."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which weights the engines of an LMCache server have, as far as the server can know.
 
-LMCache does not say it. The files under a model's name tell, until LMCache's cache is cleared: engines
+LMCache does not say it. The files at a model's path tell, until LMCache's cache is cleared: engines
 have it cleared when their weights change, and vLLM's connector of LMCache does so at each
 `reset_prefix_cache(reset_connector=True)`. LMCache then empties its own memory and tells no adapter.
 """
@@ -9,13 +9,14 @@ have it cleared when their weights change, and vLLM's connector of LMCache does 
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from .._epochs import unnamed_epoch
 from .._facts import short
-from .._model_config import only_revision, weights
+from .._model_config import weights
 from .objects import logger
 
 
@@ -27,9 +28,9 @@ class WeightEpoch:
 
 
 class FirstEpoch(WeightEpoch):
-    """Names the weights that lie under a model's name by their content. If this machine does not have
-    them and the user has named none, only this server finds the objects that it stored. label: the
-    user's name for them. whole: reads the files whole."""
+    """Names the weights that lie at a model's path by their content. If there are none and the user has
+    named none, only this server finds the objects that it stored. label: the user's name for them.
+    whole: reads the files whole."""
 
     def __init__(self, label: str, whole: bool = False) -> None:
         self._label, self._whole = label, whole
@@ -45,9 +46,9 @@ class FirstEpoch(WeightEpoch):
             return self._known[model]
 
     def _find(self, model: str) -> str:
-        # LMCache's keys do not have the revision that an engine was started with.
-        revision = only_revision(model)
-        found = None if revision is None else weights(model, revision, self._whole)
+        # LMCache's keys have neither an engine's revision nor its working directory, and an engine may
+        # read another cache of the hub than this process would.
+        found = weights(model, whole=self._whole) if os.path.isabs(model) else None
         if found is None and not self._label:
             logger.warning(
                 "kvtier: it is not known which weights %s has: no other server is served its objects, nor "
