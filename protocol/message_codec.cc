@@ -71,10 +71,13 @@ void FieldReader::LongText(std::string& text, uint32_t max_bytes, const char* to
   text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-void FieldReader::Fail(const char* reason, double value) {
-  error_ = Error{
-      ErrorCode::kInvalidArgument, reason,
-      fmt::format("{}: value {} with {} bytes left", MessageTypeName(type_), value, rest_.size())};
+void FieldReader::Fail(const char* reason, const std::string& why) {
+  error_ = Error{ErrorCode::kInvalidArgument, reason,
+                 fmt::format("{}: {}", MessageTypeName(type_), why)};
+}
+
+std::string FieldReader::ValueText(double value) const {
+  return fmt::format("value {} with {} bytes left", value, rest_.size());
 }
 
 void FieldReader::FailTruncated(uint64_t needed) {

@@ -247,11 +247,16 @@ class FieldReader {
     }
   }
   // A condition that the fields read so far must meet; else kInvalidArgument `reason` with the
-  // value.
+  // value, or with the text that it makes.
   template <typename Value>
-  void Check(bool holds, const char* reason, Value value) {
-    if (!holds && !error_) [[unlikely]]
-      Fail(reason, static_cast<double>(value));
+  void Check(bool holds, const char* reason, const Value& value) {
+    if (holds || error_) [[likely]]
+      return;
+    if constexpr (std::is_invocable_v<Value>) {
+      Fail(reason, value());
+    } else {
+      Fail(reason, ValueText(static_cast<double>(value)));
+    }
   }
 
   // The first error, "trailing_bytes" if something was not read, or success.
@@ -269,7 +274,8 @@ class FieldReader {
     return taken;
   }
   [[nodiscard]] uint32_t CountOf(uint32_t max_count, size_t item_bytes, const char* too_many);
-  void Fail(const char* reason, double value);
+  void Fail(const char* reason, const std::string& why);
+  [[nodiscard]] std::string ValueText(double value) const;
   void FailTruncated(uint64_t needed);
 
   const MessageType type_;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "protocol/region_messages.h"
 
+#include <fmt/format.h>
+
+#include <string>
+
 #include "protocol/message_codec.h"
 
 namespace kvtier::wire {
@@ -24,12 +28,29 @@ bool IsWithin(const RegionPiece& piece, uint32_t blocks, uint64_t bytes) {
   return piece.block_stride >= piece.bytes && piece.block_stride <= most_to_last / (blocks - 1);
 }
 
+// Why it is not.
+std::string Describe(const OpenRegion& m, size_t number) {
+  __extension__ using Wide = unsigned __int128;
+  const RegionPiece& piece = m.pieces[number];
+  if (piece.bytes == 0 || piece.bytes > kMaxModelBlockBytes) {
+    return fmt::format("piece {} has {} bytes, 1 to {} allowed", number, piece.bytes,
+                       kMaxModelBlockBytes);
+  }
+  if (m.blocks > 1 && piece.block_stride < piece.bytes) {
+    return fmt::format("piece {}: blocks of {} bytes overlap with a stride of {}", number,
+                       piece.bytes, piece.block_stride);
+  }
+  const Wide end = Wide{piece.offset} + Wide{m.blocks - 1} * piece.block_stride + piece.bytes;
+  return fmt::format("piece {} of {} blocks ends at byte {}, the memory at {}", number, m.blocks,
+                     end, m.bytes);
+}
+
 void CheckLayout(auto& io, const OpenRegion& m) {
   constexpr const char* kReason = "bad_region_layout";
   io.Check(m.blocks > 0, kReason, m.blocks);
   io.Check(!m.pieces.empty(), kReason, m.pieces.size());
   for (size_t i = 0; i < m.pieces.size(); ++i) {
-    io.Check(IsWithin(m.pieces[i], m.blocks, m.bytes), kReason, i);
+    io.Check(IsWithin(m.pieces[i], m.blocks, m.bytes), kReason, [&] { return Describe(m, i); });
   }
 }
 

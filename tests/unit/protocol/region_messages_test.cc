@@ -84,6 +84,23 @@ TEST(OpenRegion, EveryBlockLiesWithinTheMemory) {
   EXPECT_EQ(reason_for(0, 32, kMax, 10), "bad_region_layout");
 }
 
+TEST(OpenRegion, ARefusalNamesThePieceItsEndAndTheBound) {
+  const auto context_for = [](const RegionPiece& piece) {
+    OpenRegion open = TwoHalves();
+    open.pieces[1] = piece;
+    return Decode<OpenRegion>(PayloadOf(open)).error().context;
+  };
+  EXPECT_EQ(context_for({321, 32, 32}),
+            "OPEN_REGION: piece 1 of 10 blocks ends at byte 641, the memory at 640");
+  EXPECT_EQ(context_for({std::numeric_limits<uint64_t>::max(), 32, 32}),
+            "OPEN_REGION: piece 1 of 10 blocks ends at byte 18446744073709551935, the memory at "
+            "640");
+  EXPECT_EQ(context_for({320, 31, 32}),
+            "OPEN_REGION: piece 1: blocks of 32 bytes overlap with a stride of 31");
+  EXPECT_EQ(context_for({320, 32, 0}), "OPEN_REGION: piece 1 has 0 bytes, 1 to " +
+                                           std::to_string(kMaxModelBlockBytes) + " allowed");
+}
+
 TEST(OpenRegion, PiecesOfTwoBlocksDoNotOverlap) {
   OpenRegion open = TwoHalves();
   open.pieces[0].block_stride = 31;
