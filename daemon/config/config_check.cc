@@ -51,13 +51,14 @@ Status CheckTenants(const std::vector<TenantConfig>& tenants) {
   std::map<uint32_t, std::string_view> uids;
   std::map<uint32_t, std::string_view> gids;
   for (const TenantConfig& tenant : tenants) {
+    const auto named = tenant.places.find("name");
+    const std::string& place = named == tenant.places.end() ? tenant.place : named->second;
     if (!IsTenantName(tenant.name)) {
-      return ConflictAt(tenant.place,
-                        "tenant.name \"{}\" must be letters, digits, '.', '_' and '-'",
+      return ConflictAt(place, "tenant.name \"{}\" must be letters, digits, '.', '_' and '-'",
                         tenant.name);
     }
     if (!names.insert(tenant.name).second) {
-      return ConflictAt(tenant.place, "tenant.name \"{}\" is given twice; rename one", tenant.name);
+      return ConflictAt(place, "tenant.name \"{}\" is given twice; rename one", tenant.name);
     }
     if (tenant.users.empty() && tenant.uids.empty() && tenant.gids.empty()) {
       return ConflictAt(tenant.place,

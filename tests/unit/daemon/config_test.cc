@@ -301,6 +301,17 @@ TEST(Config, SocketPathTooLongForTheKernelIsRefused) {
             "of 1 to 107 bytes");
 }
 
+TEST(Config, AWrongNameOfATenantIsShownWhereItStands) {
+  const auto context_of = [](const std::string& name) {
+    const std::string text =
+        "[[tenant]]\nname = \"a\"\nuids = [1]\n[[tenant]]\nuids = [2]\nname = ";
+    return ParseConfig(text + name + "\n", "test.toml", {}).error().context;
+  };
+  EXPECT_EQ(context_of("\"b/c\""),
+            "test.toml:6:8: tenant.name \"b/c\" must be letters, digits, '.', '_' and '-'");
+  EXPECT_EQ(context_of("\"a\""), "test.toml:6:8: tenant.name \"a\" is given twice; rename one");
+}
+
 TEST(Config, OverridesReplaceTheFile) {
   const Result<Config> config = ParseConfig("[pool]\nbytes = \"1GiB\"\n", "test.toml",
                                             {"pool.bytes=256MiB", "server.max_clients=3",
