@@ -321,6 +321,9 @@ void Daemon::MakeEvents() {
 
 Status Daemon::ListenForEvents() {
   if (events_ == nullptr) return {};
+  for (const std::string& text : UnknownTenantsTold(config_)) {
+    log_->Warning("events.unknown_tenant", "{}", text);
+  }
   return events_->Listen(cache_.get());
 }
 

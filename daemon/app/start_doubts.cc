@@ -35,6 +35,9 @@ class Asking {
   void Cold();
   void Memory(const Gpus& gpus);
   void Sockets();
+  void Events() {
+    for (std::string& text : UnknownTenantsTold(config_)) doubts_.push_back({std::move(text)});
+  }
   [[nodiscard]] std::vector<StartDoubt> Take() { return std::move(doubts_); }
 
  private:
@@ -149,6 +152,7 @@ std::vector<StartDoubt> DoubtsOfStart(const Config& config, const Gpus& gpus) {
   asking.Cold();
   asking.Memory(gpus);
   asking.Sockets();
+  asking.Events();
   return asking.Take();
 }
 

@@ -310,6 +310,17 @@ Status CheckEvents(const Config& config) {
 
 }  // namespace
 
+std::vector<std::string> UnknownTenantsTold(const Config& config) {
+  std::vector<std::string> unknown;
+  for (const std::string& name : config.events.tenants) {
+    if (config.events.endpoint.empty() || name == kDefaultTenant) continue;
+    if (std::ranges::count(config.tenants, name, &TenantConfig::name) > 0) continue;
+    unknown.push_back(fmt::format("{}: events.tenants names \"{}\", which no [[tenant]] is called",
+                                  PlaceOfKey(config, "events.tenants"), name));
+  }
+  return unknown;
+}
+
 std::string_view DirectoryKey(const Config& config) {
   return config.disk.directories.empty() ? "disk.directory" : "disk.directories";
 }

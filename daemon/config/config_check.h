@@ -45,6 +45,10 @@ class Mistakes {
 // out, a line for each of the values that do not go together.
 [[nodiscard]] Status CheckConfig(const Config& config);
 
+// The names in `events.tenants` that no tenant has, each with its place as a sentence: mistyped
+// ones are told of nothing. No mistake, because a tenant may come later.
+[[nodiscard]] std::vector<std::string> UnknownTenantsTold(const Config& config);
+
 // The key that says where the disk tier is.
 [[nodiscard]] std::string_view DirectoryKey(const Config& config);
 

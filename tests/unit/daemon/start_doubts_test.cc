@@ -105,5 +105,17 @@ TEST_F(StartDoubtsTest, ARelativeSocketIsNotRefusedAndTold) {
               HasSubstr("--set server.socket=k.sock: server.socket \"k.sock\" is looked for"));
 }
 
+TEST_F(StartDoubtsTest, ATenantWhoseEventsAreWantedAndThatIsNotThereIsWarnedOf) {
+  const auto told = [this](const std::string& names) {
+    return Doubts(
+        "bytes = \"0B\"\n[[tenant]]\nname = \"team\"\nuids = [1]\n[events]\nendpoint = "
+        "\"tcp://127.0.0.1:1\"\ntenants = [" +
+        names + "]");
+  };
+  EXPECT_THAT(told("\"team\", \"default\""), testing::Not(HasSubstr("events.tenants")));
+  EXPECT_THAT(told("\"team\", \"taem\""),
+              HasSubstr("test.toml:16:11: events.tenants names \"taem\", which no [[tenant]]"));
+}
+
 }  // namespace
 }  // namespace kvtier
