@@ -15,7 +15,7 @@
 namespace kvtier {
 namespace {
 
-// What a thread takes at once, and others can wait for.
+// A thread takes so much at once, and others can wait for so much.
 constexpr uint64_t kStepBytes = 8 * kMiB;
 
 // 0 or an errno. The kernel fills the pages without writing to any that exist.

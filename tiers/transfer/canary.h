@@ -3,12 +3,13 @@
 // cache has. When they store these, the bytes are compared with the cache's own, instead of being
 // skipped as duplicates.
 //
-// The engine's bytes come to host as a block of their own, a copy, under a hash that no honest client
-// asks for, so that their way down is that of every store: its limits, caps and pins hold. The copy
-// goes as soon as it has been compared and nothing uses it. A block that differs by more than noise (kv_difference.h) is
-// dropped, and Trust rules what else follows. The blocks of a party that is expelled, or of an
-// identity that is distrusted, are misses at once and are dropped a part in each event. A block
-// that something moves or holds is condemned: it is a miss, and is dropped when that has ended.
+// The engine's bytes come to host as a block of their own, a copy, under a hash that no honest
+// client asks for, so that their way down is that of every store: its limits, caps and pins hold.
+// The copy goes as soon as it has been compared and nothing uses it. A block that differs by more
+// than noise (kv_difference.h) is dropped, and Trust rules what else follows. The blocks of a party
+// that is expelled, or of an identity that is distrusted, are misses at once and are dropped a part
+// in each event. A block that something moves or holds is condemned: it is a miss, and is dropped
+// when that has ended.
 //
 // A canary proves that two engines, or one before and after, have the same KV under one identity.
 // It proves neither that both are right nor that weights are equal whose KV differs by less than
