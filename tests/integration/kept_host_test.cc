@@ -269,6 +269,8 @@ TEST_F(KeptHostTest, WhatAUsersOwnDaemonHasLeftIsReleasedWithoutNamingIt) {
   const ProgramResult released = RunProgram({KvtierctlPath(), "stop", "--release"});
   EXPECT_EQ(released.exit_code, 0) << released.errors;
   EXPECT_TRUE(EndsSoon(keeper));
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "stop", "--release"}).exit_code, 0) << "nothing is left";
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "stop"}).exit_code, 3);
 }
 
 TEST_F(KeptHostTest, StoppingWithReleaseEndsTheKeeperToo) {

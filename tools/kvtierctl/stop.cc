@@ -87,7 +87,9 @@ void Stop(bool release, bool named, CommandContext* context) {
     if (!given_back) return context->Fail(given_back.error());
     released = *given_back;
   }
-  if (!stopped && !released) return context->Fail(error);
+  // Where no place was named there is nothing to end.
+  const bool none_there = release && !named && error.reason == "no_daemon";
+  if (!stopped && !released && !none_there) return context->Fail(error);
   if (context->json) {
     return context->Print(boost::json::serialize(boost::json::object{
         {"schema", "kvtier.stop/1"}, {"stopped", stopped}, {"released", released}}));
