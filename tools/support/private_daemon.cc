@@ -26,6 +26,8 @@ namespace {
 constexpr auto kStartTimeout = std::chrono::seconds(60);
 constexpr auto kStartPoll = std::chrono::milliseconds(2);
 constexpr size_t kLogTailBytes = 2000;
+// How kvtierd ends if its configuration is wrong.
+constexpr int kExitConfiguration = 78;
 
 // "kvtierd" beside this program, or as the search path finds it.
 std::string DefaultProgram() {
@@ -142,7 +144,9 @@ Status PrivateDaemon::WaitUntilServing() {
         return MakeError(ErrorCode::kNotFound, "no_kvtierd",
                          options_.program + " cannot be run; is it in $PATH?");
       }
-      return MakeError(ErrorCode::kUnavailable, "daemon_exited", LogTail());
+      const bool refused = WIFEXITED(status) && WEXITSTATUS(status) == kExitConfiguration;
+      return MakeError(refused ? ErrorCode::kInvalidArgument : ErrorCode::kUnavailable,
+                       refused ? "bad_settings" : "daemon_exited", LogTail());
     }
     if (std::chrono::steady_clock::now() > deadline) {
       Kill();

@@ -39,8 +39,8 @@ inline void PutOnDevice(const std::string& device, PrivateDaemonOptions* options
 
 class PrivateDaemon {
  public:
-  // Returns when the daemon serves. Errors: kNotFound "no_kvtierd", kUnavailable "daemon_exited"
-  // with the end of its log, kTimeout "daemon_silent".
+  // Returns when the daemon serves. Errors: kNotFound "no_kvtierd", kInvalidArgument "bad_settings"
+  // and kUnavailable "daemon_exited" with the end of its log, kTimeout "daemon_silent".
   [[nodiscard]] static Result<PrivateDaemon> Start(PrivateDaemonOptions options);
   PrivateDaemon(PrivateDaemon&& other) noexcept;
   PrivateDaemon& operator=(PrivateDaemon&& other) noexcept;
