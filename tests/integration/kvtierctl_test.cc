@@ -234,6 +234,10 @@ TEST_F(KvtierctlTest, ReplayAndBenchUseTheDeviceThatIsNamed) {
                                         directory(), "--device", "host", "--pool", "1MiB", "--host",
                                         "1MiB", "--disk", "0B", "--block-bytes", "16KiB"});
   EXPECT_EQ(own.exit_code, 0) << own.errors;
+  const ProgramResult mistyped =
+      RunProgram({KvtierctlPath(), "replay", trace, "--spawn", "--set", "pool.byts=1MiB"});
+  EXPECT_EQ(mistyped.exit_code, 2);
+  EXPECT_NE(mistyped.errors.find("the nearest is \"bytes\""), std::string::npos) << mistyped.errors;
 }
 
 TEST_F(KvtierctlTest, ReplayReportsInTheDocumentedForm) {
@@ -332,7 +336,9 @@ TEST_F(KvtierctlTest, ErrorsOfUseNameTheProgram) {
                                                       {"frobnicate"},
                                                       {"status", "--nonsense"},
                                                       {"ls", "--limit", "abc"},
-                                                      {"bench", "--plot", "x"}};
+                                                      {"bench", "--plot", "x"},
+                                                      {"bench", "--spawn", "--plot", "/no/x.svg"},
+                                                      {"bench", "--spawn", "--drives", "/no"}};
   for (std::vector<std::string> use : uses) {
     use.insert(use.begin(), KvtierctlPath());
     const ProgramResult result = RunProgram(use);

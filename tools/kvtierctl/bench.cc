@@ -3,11 +3,14 @@
 #include "tools/bench/bench.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "base/units.h"
@@ -138,6 +141,7 @@ void AddSpawnOptions(CLI::App* command, BenchArguments* arguments) {
                    "Directories in which its disk tier has a drive each; the disk's ceiling is one "
                    "thread's memcpy then.")
       ->delimiter(',')
+      ->check(CLI::Validator(CLI::ExistingDirectory).description(""))
       ->type_name("DIRECTORY,...");
   command->add_option("--block-bytes", arguments->block_sizes, "Sizes of blocks to measure with.")
       ->delimiter(',')
@@ -147,7 +151,12 @@ void AddSpawnOptions(CLI::App* command, BenchArguments* arguments) {
       ->check(CLI::Range(1, 1000))
       ->type_name("N")
       ->capture_default_str();
+  // The measurement takes minutes, and would be lost.
   command->add_option("--plot", arguments->plot, "Also draw throughput against block size (SVG).")
+      ->check([](const std::string& file) {
+        const std::string directory = std::filesystem::path(file).parent_path() / ".";
+        return ::access(directory.c_str(), W_OK) == 0 ? "" : file + " cannot be made";
+      })
       ->type_name("FILE");
   for (const char* name : {"--pool", "--host", "--disk", "--directory", "--drives", "--block-bytes",
                            "--repetitions", "--plot"}) {
