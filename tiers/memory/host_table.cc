@@ -10,8 +10,6 @@
 #include <string_view>
 #include <utility>
 
-#include "tiers/memory/record_word.h"
-
 namespace kvtier {
 namespace {
 
@@ -113,28 +111,14 @@ uint64_t HostTable::ArenaBytesOf(int table_file) {
 }
 
 HostTable::HostTable(const HostTableShape& shape, std::span<std::byte> memory)
-    : shape_(shape), memory_(memory) {
+    : AdoptionCount(&reinterpret_cast<Head*>(memory.data())->unfinished_adoptions),
+      shape_(shape),
+      memory_(memory) {
   static_assert(sizeof(Head) <= kPageBytes && sizeof(SlabRecord) == 8 && sizeof(SlotRecord) == 20);
   KVT_CHECK(memory.size() >= BytesFor(shape));
 }
 
 HostTable::Head& HostTable::head() const { return *reinterpret_cast<Head*>(memory_.data()); }
-
-uint32_t HostTable::unfinished_adoptions() const { return head().unfinished_adoptions; }
-
-void HostTable::BeginAdoption() {
-  adopting_ = true;
-  ++head().unfinished_adoptions;
-}
-
-void HostTable::EndAdoption() {
-  adopting_ = false;
-  head().unfinished_adoptions = 0;
-}
-
-void HostTable::TakeBackAdoption() {
-  if (std::exchange(adopting_, false)) --head().unfinished_adoptions;
-}
 
 void HostTable::Resize(uint64_t arena_bytes) {
   shape_.arena_bytes = arena_bytes;

@@ -14,6 +14,7 @@
 
 #include "base/digest.h"
 #include "base/result.h"
+#include "tiers/memory/record_word.h"
 #include "tiers/types/block_key.h"
 
 namespace kvtier {
@@ -46,7 +47,7 @@ enum class HostSlotState : uint8_t {
 };
 
 // Event loop only; other processes may have the memory mapped, but do not write to it.
-class HostTable {
+class HostTable : public AdoptionCount {
  public:
   // The size of a slot with one 4 KiB page of payload.
   static constexpr uint64_t kMinSlotBytes = 8192;
@@ -79,11 +80,6 @@ class HostTable {
   // Whether the slab's cut is damaged, so that the blocks of its slots are lost. It is not cut from
   // then on, so that no later process tells it again.
   [[nodiscard]] bool TakeDamagedCut(uint64_t slab);
-  // A process begins to check the slots, at most once, and has checked all of them.
-  void BeginAdoption();
-  void EndAdoption();
-  // The process ends in order: if it has begun and not ended, that was not because of the slots.
-  void TakeBackAdoption();
   // From now on the table says that the arena has this size. REQUIRES: nothing is recorded of slabs
   // that one of the two sizes lacks; the memory is long enough.
   void Resize(uint64_t arena_bytes);
@@ -91,9 +87,6 @@ class HostTable {
   void SetDiskSet(const Digest128& disk_set);
 
   // --- reading what a daemon has left ---
-  // Adoptions in a row that have begun and not ended: their daemons died before they had looked at
-  // everything here, perhaps because of what they found.
-  [[nodiscard]] uint32_t unfinished_adoptions() const;
   // The arena's bytes when the last process took its size; any number if the table is damaged.
   [[nodiscard]] uint64_t arena_bytes() const;
   [[nodiscard]] uint64_t bytes() const { return BytesFor(shape_); }
@@ -121,7 +114,6 @@ class HostTable {
 
   HostTableShape shape_;
   const std::span<std::byte> memory_;
-  bool adopting_ = false;
 };
 
 }  // namespace kvtier

@@ -7,8 +7,6 @@
 #include <string_view>
 #include <utility>
 
-#include "tiers/memory/record_word.h"
-
 namespace kvtier {
 namespace {
 
@@ -144,7 +142,10 @@ Result<PoolDescription> PoolTable::Read(std::span<const std::byte> memory,
       .boot_id = head.boot_id};
 }
 
-PoolTable::PoolTable(std::span<std::byte> memory) : memory_(memory), blocks_(head().blocks) {
+PoolTable::PoolTable(std::span<std::byte> memory)
+    : AdoptionCount(&reinterpret_cast<Head*>(memory.data())->unfinished_adoptions),
+      memory_(memory),
+      blocks_(head().blocks) {
   static_assert(sizeof(Head) <= kPageBytes && sizeof(SessionRecord) == kSessionBytes);
   static_assert(sizeof(State) == kStateBytes && sizeof(Record) == kRecordBytes);
   KVT_CHECK(memory.size() == BytesFor(blocks_));
@@ -266,20 +267,6 @@ void PoolTable::RemoveSession(uint32_t number) {
   StoreRecordWord(&record.check, 0);
   record = SessionRecord{};
   free_sessions_.push_back(number);
-}
-
-void PoolTable::BeginAdoption() {
-  adopting_ = true;
-  ++head().unfinished_adoptions;
-}
-
-void PoolTable::EndAdoption() {
-  adopting_ = false;
-  head().unfinished_adoptions = 0;
-}
-
-void PoolTable::TakeBackAdoption() {
-  if (std::exchange(adopting_, false)) --head().unfinished_adoptions;
 }
 
 PoolEntryState PoolTable::StateOf(BlockIndex block) const {

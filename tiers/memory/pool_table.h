@@ -18,6 +18,7 @@
 #include "base/digest.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "tiers/memory/record_word.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/session_identity.h"
 
@@ -62,7 +63,7 @@ struct PoolEntryFacts {
 };
 
 // Event loop only; other processes may have the memory mapped, but do not write to it.
-class PoolTable {
+class PoolTable : public AdoptionCount {
  public:
   // Sessions that a table can name. A pool with more of them is not adopted.
   static constexpr uint32_t kMaxSessions = 1023;
@@ -98,11 +99,6 @@ class PoolTable {
   // adopted.
   [[nodiscard]] std::optional<uint32_t> AddSession(const SessionIdentity& session);
   void RemoveSession(uint32_t number);
-  // A daemon begins to use the pool's blocks, and has lived to serve them.
-  void BeginAdoption();
-  void EndAdoption();
-  // The process ends in order: if it has begun and not ended, that was not because of the blocks.
-  void TakeBackAdoption();
 
   // --- reading ---
   [[nodiscard]] PoolEntryState StateOf(BlockIndex block) const;
@@ -135,7 +131,6 @@ class PoolTable {
   const std::span<std::byte> memory_;
   const uint32_t blocks_;
   std::vector<uint32_t> free_sessions_;  // numbers, the next to be given last
-  bool adopting_ = false;
 };
 
 }  // namespace kvtier
