@@ -291,6 +291,12 @@ Status DiskTier::OpenIndex(const Config& config, EventLoop* loop) {
     log_->Info("index.loaded", "{} blocks in {:.3f} s", index_.snapshot.records.size(),
                facts_.index_seconds);
   }
+  if (index_.damaged_marks > 0) {
+    Note(
+        fmt::format("{} lines of the drives' files `erasures` and `distrusted` are damaged: an "
+                    "erasure that had not ended may be forgotten, and is to be repeated",
+                    index_.damaged_marks));
+  }
   if (index_.unwritten) {
     facts_.degraded = true;
     Note("the rebuilt index could not be written at the start, and no block could be: " +

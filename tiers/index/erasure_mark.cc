@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -20,32 +19,31 @@ constexpr std::string_view kErasuresName = "erasures";
 
 }  // namespace
 
-void ErasureMark::AddTo(std::vector<ErasureRecord>* erasures,
-                        const std::filesystem::path& directory) {
-  std::ifstream file(directory / kErasuresName);
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream fields(line);
+size_t ErasureMark::AddTo(std::vector<ErasureRecord>* erasures,
+                          const std::filesystem::path& directory) {
+  return ReadMark(directory, kErasuresName, [erasures](std::istringstream* fields) {
     ErasureRecord begun;
-    fields >> begun.end_hour >> begun.begun_s;
-    if (fields.get() != ' ' || !std::getline(fields, begun.tenant)) continue;
-    if (begun.tenant.size() > kMaxTenantBytes) continue;
+    *fields >> begun.end_hour >> begun.begun_s;
+    if (fields->get() != ' ' || !std::getline(*fields, begun.tenant)) return false;
+    if (begun.tenant.size() > kMaxTenantBytes) return false;
     const bool known = std::ranges::any_of(*erasures, [&begun](const ErasureRecord& other) {
       return std::tie(other.tenant, other.end_hour, other.begun_s) ==
              std::tie(begun.tenant, begun.end_hour, begun.begun_s);
     });
-    if (known) continue;
+    if (known) return true;
     begun.number = static_cast<uint32_t>(erasures->size());
     erasures->push_back(std::move(begun));
-  }
+    return true;
+  });
 }
 
 Status ErasureMark::Write(const std::filesystem::path& directory,
                           const std::vector<ErasureRecord>& begun) {
-  std::string text;
+  std::vector<std::string> lines;
   for (const ErasureRecord& one : begun) {
-    text += fmt::format("{} {} {}\n", one.end_hour, one.begun_s, one.tenant);
+    lines.push_back(fmt::format("{} {} {}", one.end_hour, one.begun_s, one.tenant));
   }
-  return WriteMark(directory, kErasuresName, text);
+  return WriteMark(directory, kErasuresName, lines);
 }
 
 }  // namespace kvtier

@@ -15,7 +15,9 @@ namespace kvtier {
 class ErasureMark {
  public:
   // Adds those of the directory to `erasures`, but for the ones that are there, under new numbers.
-  static void AddTo(std::vector<ErasureRecord>* erasures, const std::filesystem::path& directory);
+  // Returns how many lines are damaged, and lost.
+  [[nodiscard]] static size_t AddTo(std::vector<ErasureRecord>* erasures,
+                                    const std::filesystem::path& directory);
   [[nodiscard]] static Status Write(const std::filesystem::path& directory,
                                     const std::vector<ErasureRecord>& begun);
 };

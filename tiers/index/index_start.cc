@@ -251,14 +251,15 @@ Result<StartedIndex> StartIndex(const std::vector<std::filesystem::path>& config
   StartedIndex result{.found = opened.contents.state, .found_detail = opened.contents.detail};
   if (result.found != IndexState::kGood) {
     KVT_ASSIGN_OR_RETURN(result.rebuilt, Rebuild(files, options, on_progress));
+    IndexSnapshot& snapshot = result.rebuilt->snapshot;
+    std::vector<NamespaceIdentity> distrusted;
     for (const StartedDrive& drive : files.drives) {
-      for (const NamespaceIdentity& identity : DistrustMark::Read(drive.directory)) {
-        AddDistrusted(identity, &result.rebuilt->snapshot);
-      }
-      ErasureMark::AddTo(&result.rebuilt->snapshot.erasures, drive.directory);
+      result.damaged_marks += DistrustMark::AddTo(&distrusted, drive.directory);
+      result.damaged_marks += ErasureMark::AddTo(&snapshot.erasures, drive.directory);
     }
-    KVT_ASSIGN_OR_RETURN(result.unwritten, ReplaceIndex(place, start, &result.rebuilt->snapshot,
-                                                        cipher, loop, &opened));
+    for (const NamespaceIdentity& identity : distrusted) AddDistrusted(identity, &snapshot);
+    KVT_ASSIGN_OR_RETURN(result.unwritten,
+                         ReplaceIndex(place, start, &snapshot, cipher, loop, &opened));
   }
   if (opened.index == nullptr) {
     return MakeError(ErrorCode::kInternal, "index_rebuild",

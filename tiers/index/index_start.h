@@ -71,6 +71,8 @@ struct StartedIndex {
   std::string found_detail;
   // The rebuild's counts (the snapshot is moved out); nothing if none was needed.
   std::optional<RebuiltIndex> rebuilt;
+  // Lines of the marks of begun erasures and of distrust that a rebuild could not read.
+  size_t damaged_marks = 0;
   // Why the rebuilt index could not be written, mostly for want of room: it serves all the same,
   // and batches fail until it could be. Nothing if it was.
   std::optional<Error> unwritten;

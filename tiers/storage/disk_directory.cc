@@ -13,6 +13,7 @@
 #include <charconv>
 #include <chrono>
 #include <fstream>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -186,6 +187,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kMarkName = "index.epoch";
 constexpr std::string_view kDistrustName = "distrusted";
 constexpr size_t kMaxMarkBytes = 32;  // twenty digits and a newline
+constexpr size_t kSumDigits = 16;     // of a line's xxh3-64
 
 tl::unexpected<Error> MarkFailed(const char* what, const fs::path& path) {
   return MakeError(ErrorCode::kIoError, "epoch_mark",
@@ -204,11 +206,12 @@ Status RemoveMark(const fs::path& directory, std::string_view name) {
   return SyncDirectory(directory);
 }
 
-}  // namespace
+std::string SumOf(std::string_view line) {
+  return fmt::format("{:0{}x}", ChecksumHeader(std::as_bytes(std::span(line))), kSumDigits);
+}
 
 // Written beside and renamed, so that a crash leaves the old mark or the new one, never half.
-Status WriteMark(const fs::path& directory, std::string_view name, const std::string& text) {
-  if (text.empty()) return RemoveMark(directory, name);
+Status WriteText(const fs::path& directory, std::string_view name, const std::string& text) {
   const fs::path path = directory / name;
   const fs::path fresh = path.string() + ".new";
   {
@@ -222,6 +225,31 @@ Status WriteMark(const fs::path& directory, std::string_view name, const std::st
   }
   if (::rename(fresh.c_str(), path.c_str()) != 0) return MarkFailed("rename", fresh);
   return SyncDirectory(directory);
+}
+
+}  // namespace
+
+Status WriteMark(const fs::path& directory, std::string_view name,
+                 const std::vector<std::string>& lines) {
+  if (lines.empty()) return RemoveMark(directory, name);
+  std::string text;
+  for (const std::string& line : lines) text += SumOf(line) + " " + line + "\n";
+  return WriteText(directory, name, text);
+}
+
+// No line without a checksum has a first field of that length.
+size_t ReadMark(const fs::path& directory, std::string_view name,
+                const std::function<bool(std::istringstream*)>& take) {
+  size_t damaged = 0;
+  std::ifstream file(directory / name);
+  for (std::string line; std::getline(file, line);) {
+    const bool summed = line.find(' ') == kSumDigits;
+    const std::string text = summed ? line.substr(kSumDigits + 1) : line;
+    std::istringstream fields(text);
+    damaged += (summed && line.compare(0, kSumDigits, SumOf(text)) != 0) || !take(&fields);
+  }
+  // The disk failed.
+  return damaged + (file.bad() ? 1 : 0);
 }
 
 // A mark that cannot be read or parsed counts as the highest epoch: any index then looks stale and
@@ -239,36 +267,33 @@ uint64_t EpochMark::Read(const fs::path& directory) {
 }
 
 Status EpochMark::Write(const fs::path& directory, uint64_t epoch) {
-  return WriteMark(directory, kMarkName, std::to_string(epoch) + "\n");
+  return WriteText(directory, kMarkName, std::to_string(epoch) + "\n");
 }
 
 Status EpochMark::Remove(const fs::path& directory) { return RemoveMark(directory, kMarkName); }
 
-std::vector<NamespaceIdentity> DistrustMark::Read(const fs::path& directory) {
-  std::vector<NamespaceIdentity> distrusted;
-  std::ifstream file(directory / kDistrustName);
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream fields(line);
+size_t DistrustMark::AddTo(std::vector<NamespaceIdentity>* distrusted, const fs::path& directory) {
+  return ReadMark(directory, kDistrustName, [distrusted](std::istringstream* fields) {
     NamespaceIdentity identity;
     std::string model;
-    fields >> model >> identity.block_bytes;
-    if (fields.get() != ' ' || !std::getline(fields, identity.tenant)) continue;
+    *fields >> model >> identity.block_bytes;
+    if (fields->get() != ' ' || !std::getline(*fields, identity.tenant)) return false;
     const auto fingerprint = ModelFingerprint::FromHex(model);
-    if (!fingerprint || identity.tenant.size() > kMaxTenantBytes) continue;
-    if (identity.block_bytes == 0 || identity.block_bytes > kMaxPayloadBytes) continue;
+    if (!fingerprint || identity.tenant.size() > kMaxTenantBytes) return false;
+    if (identity.block_bytes == 0 || identity.block_bytes > kMaxPayloadBytes) return false;
     identity.model = *fingerprint;
-    distrusted.push_back(std::move(identity));
-  }
-  return distrusted;
+    distrusted->push_back(std::move(identity));
+    return true;
+  });
 }
 
 Status DistrustMark::Write(const fs::path& directory,
                            const std::vector<NamespaceIdentity>& distrusted) {
-  std::string text;
+  std::vector<std::string> lines;
   for (const NamespaceIdentity& one : distrusted) {
-    text += fmt::format("{} {} {}\n", one.model.Hex(), one.block_bytes, one.tenant);
+    lines.push_back(fmt::format("{} {} {}", one.model.Hex(), one.block_bytes, one.tenant));
   }
-  return WriteMark(directory, kDistrustName, text);
+  return WriteMark(directory, kDistrustName, lines);
 }
 
 }  // namespace kvtier

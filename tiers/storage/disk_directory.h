@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -60,10 +62,14 @@ struct DiskDirectory {
 // Errors: kIoError "last_io_under_way" after a minute and a half; kIoError by errno name.
 [[nodiscard]] Status LockDataFile(int fd, const std::filesystem::path& path);
 
-// Makes a small file in the directory, durable and atomic, or without a text removes it. Errors:
-// kIoError "epoch_mark".
+// Makes a small file in the directory, durable and atomic, in which a checksum stands before each
+// line; without lines removes it. Errors: kIoError "epoch_mark".
 [[nodiscard]] Status WriteMark(const std::filesystem::path& directory, std::string_view name,
-                               const std::string& text);
+                               const std::vector<std::string>& lines);
+// Calls `take` with each whole line of the file, and with those of versions that wrote no
+// checksums; it says whether the line holds. Returns how many lines are damaged or cannot be read.
+[[nodiscard]] size_t ReadMark(const std::filesystem::path& directory, std::string_view name,
+                              const std::function<bool(std::istringstream*)>& take);
 
 // The disk files' side of the handshake with the index: a small file beside them that names the
 // start in which the index was last opened. Without it a copy of the index from a backup could not
@@ -84,8 +90,9 @@ class EpochMark {
 // EpochMark.
 class DistrustMark {
  public:
-  // Lines that do not hold are passed over.
-  [[nodiscard]] static std::vector<NamespaceIdentity> Read(const std::filesystem::path& directory);
+  // Adds those of the directory to `distrusted`. Returns how many lines are damaged, and lost.
+  [[nodiscard]] static size_t AddTo(std::vector<NamespaceIdentity>* distrusted,
+                                    const std::filesystem::path& directory);
   // Durable and atomic; without any there is no file. Errors: kIoError "epoch_mark".
   [[nodiscard]] static Status Write(const std::filesystem::path& directory,
                                     const std::vector<NamespaceIdentity>& distrusted);

@@ -120,6 +120,7 @@ TEST_F(IndexStartTest, DistrustOutlivesTheIndexAndOneOfTheDrivesUntilItIsForgive
     const StartedIndex started = Start();
     ASSERT_TRUE(started.rebuilt);
     EXPECT_EQ(started.snapshot.records.size(), blocks.size());
+    EXPECT_EQ(started.damaged_marks, 3u);
     ASSERT_EQ(started.snapshot.distrusted.size(), 1u);
     const NamespaceId id = started.snapshot.distrusted[0];
     EXPECT_EQ(std::ranges::count(started.snapshot.namespaces, std::pair(id, theirs)), 1);
@@ -159,6 +160,51 @@ TEST_F(IndexStartTest, AnErasureThatBeganWithoutTheDriveOfTheIndexIsKnownWhenTha
   }
   for (const auto& directory : directories_) std::filesystem::remove_all(directory / "index");
   EXPECT_TRUE(Start().snapshot.erasures.empty());
+}
+
+// One whose text still reads like a record would otherwise erase, or distrust, another's blocks.
+TEST_F(IndexStartTest, AFlippedBitInAMarkIsToldAndTheOtherDriveKnowsTheRecord) {
+  const NamespaceIdentity theirs{.tenant = "t0", .model = ModelFingerprint{{9}}, .block_bytes = 64};
+  const ErasureRecord erasure{.tenant = "t0", .end_hour = 7, .begun_s = 5};
+  Fill(3);
+  Apply(Start(), {.namespaces = {{NamespaceId(7), theirs}},
+                  .erasures = {erasure},
+                  .distrusted = {NamespaceId(7)}});
+  const auto flip_and_start = [this](const std::filesystem::path& drive) {
+    std::filesystem::remove_all(directories_[0] / "index");
+    for (const char* name : {"distrusted", "erasures"}) {
+      std::fstream file(drive / name);
+      file.seekp(-2, std::ios::end);
+      file.put('1');
+    }
+    return Start();
+  };
+  {
+    const StartedIndex started = flip_and_start(directories_[1]);
+    EXPECT_EQ(started.damaged_marks, 2u);
+    EXPECT_EQ(started.snapshot.distrusted.size(), 1u);
+    ASSERT_EQ(started.snapshot.erasures.size(), 1u);
+    EXPECT_EQ(started.snapshot.erasures[0].tenant, "t0");
+  }
+  std::filesystem::remove(directories_[1] / "distrusted");
+  std::filesystem::remove(directories_[1] / "erasures");
+  const StartedIndex started = flip_and_start(directories_[0]);
+  EXPECT_EQ(started.damaged_marks, 2u);
+  EXPECT_TRUE(started.snapshot.distrusted.empty());
+  EXPECT_TRUE(started.snapshot.erasures.empty());
+}
+
+TEST_F(IndexStartTest, LinesOfMarksWithoutAChecksumAreReadAsBefore) {
+  Fill(3);
+  Start();
+  std::filesystem::remove_all(directories_[0] / "index");
+  std::ofstream(directories_[1] / "distrusted") << ModelFingerprint{{8}}.Hex() << " 64 a tenant\n";
+  std::ofstream(directories_[1] / "erasures") << "7 5 a tenant\n";
+  const StartedIndex started = Start();
+  EXPECT_EQ(started.damaged_marks, 0u);
+  EXPECT_EQ(started.snapshot.distrusted.size(), 1u);
+  ASSERT_EQ(started.snapshot.erasures.size(), 1u);
+  EXPECT_EQ(started.snapshot.erasures[0].tenant, "a tenant");
 }
 
 TEST_F(IndexStartTest, StartsThatDiedBeforeTheIndexLoseNothing) {
