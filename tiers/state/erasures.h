@@ -31,6 +31,7 @@ class Erasures {
   struct Object {
     int64_t give_up_ms = 0;  // on the monotonic clock
     size_t most = 64;        // so many go in one call with it
+    bool by_hand = false;    // an operator was told, or will be, that it is gone
     std::vector<std::shared_ptr<ObjectEviction>> evictions = {};
   };
   // Blocks evicted by hand, or whose objects were no good, while the cold store is yet to delete

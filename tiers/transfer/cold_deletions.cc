@@ -37,6 +37,7 @@ void ColdDeletions::Forget(const BlockKey& key, const std::shared_ptr<ObjectEvic
   object.give_up_ms = state_.clock.NowMs() + kGiveUpAfterMs;
   if (whose) {
     ++whose->left;
+    object.by_hand = true;
     object.evictions.push_back(whose);
   }
   fresh_.insert(key);
@@ -112,7 +113,7 @@ std::vector<BlockKey> ColdDeletions::Kept() const {
 
 // A call of several that the store refuses is made again in halves. One that it does not answer,
 // or that failed after a pause, waits. `again`: a put of an earlier daemon could come after it, so
-// that all are deleted once more when none can.
+// that those evicted by hand are deleted once more when none can. Others may be good by then.
 void ColdDeletions::OnDeleted(const std::vector<BlockKey>& keys, bool again, const Status& status) {
   is_deleting_ = false;
   const bool answered = status || (status.error().code != ErrorCode::kTimeout &&
@@ -128,7 +129,7 @@ void ColdDeletions::OnDeleted(const std::vector<BlockKey>& keys, bool again, con
     }
     std::ranges::move(std::exchange(object->second.evictions, {}), std::back_inserter(told));
     fresh_.erase(key);
-    if (status && !again) state_.erasing.objects.erase(object);
+    if (status && !(again && object->second.by_hand)) state_.erasing.objects.erase(object);
   }
   if (status) {
     pause_ms_ = 0;

@@ -113,5 +113,23 @@ TEST_F(ColdDeletionsTest, OneThatAnEarlierDaemonsPutBringsBackIsDeletedAgain) {
   EXPECT_THAT(store_.objects, SizeIs(4)) << "computed anew";
 }
 
+// Another host may have computed the block since, and counts on its object.
+TEST_F(ColdDeletionsTest, OneThatWasDamagedIsDeletedOnce) {
+  store_.kept.clear();
+  WriteByAnotherHost(hashes_);
+  const auto objects = store_.objects;
+  store_.objects.at(Name(hashes_[0])).bytes.back() ^= std::byte{1};
+  CacheSetup setup = ColdSetup();
+  setup.disk_slots = 0;
+  StartAnotherHost(setup);
+  Release(kAlice, HandlesOf(Acquire(kAlice, hashes_)));
+  Settle();
+  ASSERT_THAT(store_.objects, SizeIs(3));
+  store_.objects = objects;
+  TickFor(61'000);
+  EXPECT_THAT(store_.objects, SizeIs(4));
+  EXPECT_EQ(store_.deletions, 1u);
+}
+
 }  // namespace
 }  // namespace kvtier
