@@ -54,7 +54,6 @@ void ColdLookup::Ask(NamespaceId namespace_id, const std::vector<BlockHash>& has
   for (size_t i = 0; i < std::min(hashes.size(), kMostAsked); ++i) {
     MissReason miss = MissReason::kNone;
     (void)finder_.Servable(kNoEntry, {namespace_id, hashes[i]}, &miss);
-    if (IsBarred(miss) && ask == ColdAsk::kPrefix) break;
     if (IsBarred(miss)) continue;
     names.push_back(ColdName(identity, hashes[i]));
     asked.push_back(i);
