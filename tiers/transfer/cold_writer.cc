@@ -20,9 +20,8 @@ constexpr int64_t kWriteTimeoutMs = 5'000;
 // being read.
 constexpr int64_t kAheadS = 2;
 constexpr uint64_t kAheadShare = 16;
-// Copies in a sample, and so many that a store without any of them has lost all.
+// Copies in a sample: a store without any of them has lost all.
 constexpr uint64_t kSampledCopies = 64;
-constexpr uint64_t kLeastTelling = 8;
 // A store that fails now and then is not to be asked with each tick.
 constexpr int64_t kSamplePauseMs = 10'000;
 
@@ -38,6 +37,7 @@ void ColdWriter::Tick() {
   }
   const uint64_t lost_calls = state_.env.cold->lost_calls();
   was_away_ |= std::exchange(lost_calls_, lost_calls) != lost_calls;
+  if (!was_away_ && !sample_) written_.clear();
   const int64_t now_ms = state_.clock.NowMs();
   if (was_away_ && !sample_ && now_ms >= next_sample_ms_) {
     was_away_ = false;
@@ -53,7 +53,7 @@ void ColdWriter::Tick() {
 
 // The first row of each part, then the second: copies from all over, and of few all.
 void ColdWriter::GatherSample() {
-  if (!sample_) return;
+  if (!sample_ || sample_->is_asked_for) return;
   const Directory& directory = state_.blocks.directory;
   const uint64_t end = kSampledCopies * sample_->part_rows;
   uint64_t& next = sample_->next;
@@ -66,14 +66,15 @@ void ColdWriter::GatherSample() {
     if (directory.Live(index) && ColdCopyLasts(state_, index))
       sample_->keys.push_back({directory[index].namespace_id, directory[index].hash});
   }
-  const bool tells = next == end || sample_->keys.size() >= kLeastTelling;
-  AskForSample(std::exchange(sample_, std::nullopt)->keys, tells);
+  AskForSample();
 }
 
-// Objects of one tenant and model in each question, as in all. A store that evicts has some.
-void ColdWriter::AskForSample(const std::vector<BlockKey>& keys, bool tells) {
+// Objects of one tenant and model in each question, as in all. A store that evicts has some. One
+// that was emptied may have new ones.
+void ColdWriter::AskForSample() {
   std::map<NamespaceId, std::vector<std::string>> names;
-  for (const BlockKey& key : keys) {
+  for (const BlockKey& key : sample_->keys) {
+    if (written_.contains(key)) continue;
     names[key.namespace_id].push_back(
         ColdName(state_.blocks.namespaces[key.namespace_id.value].identity, key.hash));
   }
@@ -83,13 +84,19 @@ void ColdWriter::AskForSample(const std::vector<BlockKey>& keys, bool tells) {
     bool has_some = false;
   };
   const auto all = std::make_shared<Answers>(names.size());
-  const auto on_answer = [this, all, tells](const Result<std::vector<bool>>& answer) {
+  const auto on_answer = [this, all](const Result<std::vector<bool>>& answer) {
     all->failed |= !answer;
     all->has_some |= answer && std::ranges::find(*answer, true) != answer->end();
-    if (--all->left > 0 || all->has_some) return;
-    was_away_ |= all->failed;
-    if (!all->failed && tells) next_forgotten_row_ = 0;
+    if (--all->left > 0) return;
+    const Sample sample = *std::exchange(sample_, std::nullopt);
+    if (!all->has_some && !all->failed) next_forgotten_row_ = 0;
+    if (all->has_some || !all->failed) return;
+    was_away_ = true;
+    written_.insert(sample.written.begin(), sample.written.end());
   };
+  if (names.empty()) return sample_.reset();
+  sample_->is_asked_for = true;
+  sample_->written.swap(written_);
   for (auto& [whose, list] : names) {
     state_.env.cold->Exists(std::move(list), ColdAsk::kEach, kWriteTimeoutMs,
                             gate_.WhileOpen(on_answer));
@@ -277,6 +284,8 @@ void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
   const EntryIndex index = state_.blocks.Find(key);
   const bool is_forgotten = state_.erasing.objects.contains(key);
   choice_.NoteTaken(key, status.has_value());
+  const bool was_lost = was_away_ || sample_ || state_.env.cold->lost_calls() != lost_calls_;
+  if (status && was_lost) written_.insert(key);
   End(write, status);
   if (status) {
     ++stats.write_blocks;

@@ -8,6 +8,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -64,7 +65,9 @@ class ColdWriter {
   struct Sample {
     uint64_t part_rows;  // of the directory's parts, as many as the sample has copies at most
     uint64_t next = 0;
-    std::vector<BlockKey> keys;
+    std::vector<BlockKey> keys = {};
+    std::set<BlockKey> written = {};  // before it was asked for, since the store was away
+    bool is_asked_for = false;
   };
   using Writes = std::list<Write>;
   using Choice = ColdChoice::Choice;
@@ -83,9 +86,9 @@ class ColdWriter {
   void End(Writes::iterator write, const Status& status);
   void OnPut(Writes::iterator write, const Status& status);
   // A store that was away, if for one call, may have been restarted empty: asks for some of the
-  // objects and, if it has none of these and they tell enough, counts on none of the others.
+  // objects that it had before and, if it has none of these, counts on none of the others.
   void GatherSample();
-  void AskForSample(const std::vector<BlockKey>& keys, bool tells);
+  void AskForSample();
   void ForgetSomeCopies();
 
   CacheState& state_;
@@ -97,7 +100,8 @@ class ColdWriter {
   bool was_away_ = false;         // the store, and no sample has been asked for since
   uint64_t lost_calls_ = 0;       // of the store, at the last tick
   int64_t next_sample_ms_ = 0;    // on the monotonic clock
-  std::optional<Sample> sample_;  // that is being gathered
+  std::optional<Sample> sample_;  // until it is answered
+  std::set<BlockKey> written_;    // since the store was away, and a sample was asked for
   // The next row whose copy the store has lost, with all others; beyond all: it has lost none.
   uint64_t next_forgotten_row_ = UINT64_MAX;
   ColdDeletions deletions_;

@@ -131,6 +131,35 @@ TEST_F(CacheColdTest, FillsAStoreThatWasAwayForOneCallAndCameBackEmpty) {
   cache_.reset();
 }
 
+// New objects tell nothing of the others.
+TEST_F(CacheColdTest, FillsAStoreThatWasEmptiedThoughItHasWhatWasWrittenSince) {
+  std::optional<GuardedStore> guarded;
+  change_environment_ = [&](CacheEnvironment* environment, IndexSnapshot*) {
+    store_.loop = &machine_->loop;
+    environment->cold = &guarded.emplace(&store_, &machine_->clock, &machine_->loop);
+  };
+  const auto empty = [&] {
+    store_.objects.clear();
+    store_.refuses = true;
+    (void)Acquire(kAlice, Sequence(3, 4));
+    store_.refuses = false;
+  };
+  WriteByThisHost();
+  Put(Sequence(2, 4));
+  Use(Sequence(2, 4));
+  EvictFromPool();
+  empty();
+  for (int ticks = 0; ticks < 4; ++ticks) AdvanceAndTick(1000);
+  ASSERT_THAT(store_.objects, SizeIs(4));
+  empty();
+  AdvanceAndTick(4000);
+  AdvanceAndTick(2500);
+  ASSERT_THAT(store_.objects, SizeIs(4)) << "the other sequence has become idle";
+  for (int ticks = 0; ticks < 3; ++ticks) AdvanceAndTick(1000);
+  EXPECT_THAT(store_.objects, SizeIs(8));
+  cache_.reset();
+}
+
 // Else hosts whose blocks are more than the store holds would write for ever.
 TEST_F(CacheColdTest, AStoreThatComesBackHavingEvictedSomeIsNotFilledAnew) {
   WriteByThisHost();
