@@ -61,6 +61,8 @@ Error ErrorOf(int status, std::span<const std::byte> why) {
       return {ErrorCode::kIoError, "cold_store_refused", text};
     case KVT_COLD_BUSY:
       return {ErrorCode::kResourceExhausted, "cold_store_busy", text};
+    case KVT_COLD_LATE:
+      return {ErrorCode::kTimeout, "cold_store_late", text};
     default:
       return {ErrorCode::kUnavailable, "cold_store_unreachable", text};
   }

@@ -125,7 +125,7 @@ struct CallThreads::State {
     lock->unlock();
     Wake(just_chosen);
     FileOutcome outcome =
-        call.deadline > begun ? call.work() : Ending(KVT_COLD_UNAVAILABLE, "not begun in time");
+        call.deadline > begun ? call.work() : Ending(KVT_COLD_LATE, "not begun in time");
     const int64_t sleeps = slept ? CallKind::CountSleeps() - *slept : 0;
     const Time::duration taken = slept ? steady_clock::now() - begun : Time::duration();
     call.work = nullptr;
@@ -226,7 +226,7 @@ struct CallThreads::State {
   void TakeLate(Time now, std::vector<Ended>* ended) {
     while (!waiting.empty() && waiting.front().deadline <= now) {
       ended->push_back({.tell = std::move(waiting.front().ended),
-                        .outcome = Ending(KVT_COLD_UNAVAILABLE, "not begun in time")});
+                        .outcome = Ending(KVT_COLD_LATE, "not begun in time")});
       waiting.pop_front();
     }
   }

@@ -40,8 +40,8 @@ class CallThreads {
   CallThreads(const CallThreads&) = delete;
   CallThreads& operator=(const CallThreads&) = delete;
 
-  // They end with KVT_COLD_BUSY if all threads hang or too many wait, and with
-  // KVT_COLD_UNAVAILABLE if their deadlines pass first.
+  // They end with KVT_COLD_BUSY if all threads hang or too many wait, and with KVT_COLD_LATE if
+  // their deadlines pass first.
   void Add(std::vector<FileCall> calls);
   // Whether a call runs past its deadline.
   [[nodiscard]] bool Hangs() const;

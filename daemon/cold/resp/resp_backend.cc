@@ -109,10 +109,11 @@ class RespStore {
     call.answered = [outcome](size_t, const RespReply& reply) {
       outcome->Expect(RespReply::Kind::kInteger, reply);
     };
-    call.ended = [this, names, outcome, end = std::move(call.ended)](const std::string& failure) {
+    call.ended = [this, names, outcome, end = std::move(call.ended)](int status,
+                                                                     const std::string& failure) {
       const auto may_come = [this](const std::string& name) { return unsure_.MayCome(name); };
       if (std::ranges::any_of(names, may_come)) outcome->Fail(KVT_COLD_BUSY, UnsurePuts::kWhy);
-      end(failure);
+      end(status, failure);
     };
     writes_.Add(std::move(call));
   }
@@ -134,18 +135,18 @@ class RespStore {
       }
       names->assign(reply.texts.begin() + 1, reply.texts.end());
     };
-    call.ended = [=, this, end = std::move(call.ended)](const std::string& failure) {
-      if (!failure.empty() || outcome->status != KVT_COLD_OK) return end(failure);
+    call.ended = [=, this, end = std::move(call.ended)](int status, const std::string& failure) {
+      if (status != KVT_COLD_OK || outcome->status != KVT_COLD_OK) return end(status, failure);
       const bool may_come = unsure_.MayComeInErasure(prefix, cursor == 0);
       RespCall removal = Begin(number, timeout_ms, outcome);
       for (const std::string& name : *names) AddCommand(&removal, {"UNLINK", name});
       removal.answered = [outcome](size_t, const RespReply& reply) {
         outcome->Expect(RespReply::Kind::kInteger, reply);
       };
-      removal.ended = [=, end = std::move(removal.ended)](const std::string& failed) {
+      removal.ended = [=, end = std::move(removal.ended)](int failed, const std::string& reason) {
         const bool is_last = outcome->data == std::string(sizeof(uint64_t), '\0');
         if (may_come && is_last) outcome->Fail(KVT_COLD_BUSY, UnsurePuts::kWhy);
-        end(failed);
+        end(failed, reason);
       };
       writes_.Add(std::move(removal));
     };
@@ -179,9 +180,9 @@ class RespStore {
                                const std::shared_ptr<Outcome>& outcome) const {
     RespCall call;
     call.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-    call.ended = [this, number, outcome](const std::string& failure) {
-      const int status = failure.empty() ? outcome->status : int{KVT_COLD_UNAVAILABLE};
-      const std::string& why = failure.empty() ? outcome->why : failure;
+    call.ended = [this, number, outcome](int failed, const std::string& failure) {
+      const int status = failed == KVT_COLD_OK ? outcome->status : failed;
+      const std::string& why = failed == KVT_COLD_OK ? outcome->why : failure;
       const std::string& data = status == KVT_COLD_OK ? outcome->data : why;
       done_(context_, number, status, data.empty() ? nullptr : data.data(),
             data.empty() ? outcome->bytes : data.size(), 0);

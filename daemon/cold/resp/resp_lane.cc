@@ -53,7 +53,7 @@ void RespLane::Add(RespCall call) {
       return;
     }
   }
-  call.ended("the store is being closed");
+  call.ended(KVT_COLD_UNAVAILABLE, "the store is being closed");
 }
 
 std::vector<RespCall> RespLane::Take() {
@@ -92,8 +92,12 @@ void RespLane::Send(std::vector<RespCall> calls) {
   const auto now = std::chrono::steady_clock::now();
   std::vector<RespCommand> commands;
   for (RespCall& call : calls) {
-    if (call.deadline <= now || call.lengths.empty()) {
-      call.ended(call.lengths.empty() ? "" : "not sent in time");
+    if (call.lengths.empty()) {
+      call.ended(KVT_COLD_OK, {});
+      continue;
+    }
+    if (call.deadline <= now) {
+      call.ended(KVT_COLD_LATE, "not sent in time");
       continue;
     }
     sent_bytes_ += call.payload.size();
@@ -116,7 +120,7 @@ void RespLane::ReceiveOne() {
   const RespCall call = std::move(sent.call);
   sent_bytes_ -= call.payload.size();
   sent_.pop_front();
-  call.ended({});
+  call.ended(KVT_COLD_OK, {});
 }
 
 void RespLane::FailSent() {
@@ -125,7 +129,7 @@ void RespLane::FailSent() {
   sent_bytes_ = 0;
   for (const Sent& sent : std::exchange(sent_, {})) {
     if (may_do_it && sent.call.left_unsure) sent.call.left_unsure();
-    sent.call.ended(connection_.failure());
+    sent.call.ended(KVT_COLD_UNAVAILABLE, connection_.failure());
   }
 }
 

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "daemon/cold/cold_backend.h"
 #include "daemon/cold/resp/resp_connection.h"
 
 namespace kvtier {
@@ -30,8 +31,9 @@ struct RespCall {
   std::function<void(size_t, const RespReply&)> answered;
   // Called before `ended` if the server may execute the commands later; may be empty.
   std::function<void()> left_unsure;
-  // Called once, with the reason if not all replies came, and else with nothing.
-  std::function<void(const std::string& failure)> ended;
+  // Called once: KVT_COLD_OK if all replies came, and else with the reason, KVT_COLD_LATE if the
+  // call was not sent in time, or KVT_COLD_UNAVAILABLE.
+  std::function<void(int status, const std::string& failure)> ended;
 };
 
 // Any thread may call.

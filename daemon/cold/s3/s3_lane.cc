@@ -99,7 +99,7 @@ void S3Lane::StartCalls() {
     S3Call call = std::move(next);
     queue_.pop_front();
     if (is_late) {
-      EndUnavailable(call, "not sent in time");
+      call.ended({.status = KVT_COLD_LATE, .text = "not sent in time", .may_come = call.may_come});
     } else {
       Start(std::move(call));
     }

@@ -158,7 +158,8 @@ S3Verdict S3Transfer::End(int code) {
   if (is_too_long_) return {.outcome = {.text = {}, .bytes = reply_.bytes}};
   if (code != CURLE_OK) {
     call_.may_come |= WasSent();
-    return {.outcome = {.status = KVT_COLD_UNAVAILABLE,
+    const bool is_late = code == CURLE_OPERATION_TIMEDOUT && steady_clock::now() >= call_.deadline;
+    return {.outcome = {.status = is_late ? KVT_COLD_LATE : KVT_COLD_UNAVAILABLE,
                         .text = ::curl_easy_strerror(static_cast<CURLcode>(code)),
                         .may_come = call_.may_come}};
   }

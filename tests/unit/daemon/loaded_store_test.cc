@@ -131,6 +131,14 @@ TEST_F(LoadedStoreTest, ACallAfterOthersHaveEndedIsStillLate) {
   EXPECT_EQ(ended_.back(), "cold_store_late");
 }
 
+// Such a call stood in a queue, as one may have that the library has not ended.
+TEST_F(LoadedStoreTest, ACallThatTheLibraryCouldNotSendInTimeIsLate) {
+  GetSome(1);
+  script_.done(script_.context, script_.calls[0], KVT_COLD_LATE, nullptr, 0, 0);
+  AwaitEnds(1);
+  EXPECT_EQ(ended_[0], "cold_store_late");
+}
+
 TEST_F(LoadedStoreTest, ASweepThatLeavesSomethingOutIsToldByNoCall) {
   GetSome(1);
   const std::string why = "a reason";

@@ -23,6 +23,7 @@ namespace {
 
 struct Ended {
   bool complete = false;
+  int status = KVT_COLD_OK;
   std::string failure;
   std::vector<RespReply> replies;
 };
@@ -54,8 +55,9 @@ class RespLaneTest : public testing::Test {
       EXPECT_EQ(position, ended->replies.size());
       ended->replies.push_back(reply);
     };
-    call.ended = [ended, promise](const std::string& failure) {
-      ended->complete = failure.empty();
+    call.ended = [ended, promise](int status, const std::string& failure) {
+      ended->complete = status == KVT_COLD_OK;
+      ended->status = status;
       ended->failure = failure;
       promise->set_value(*ended);
     };
@@ -211,7 +213,7 @@ TEST_F(RespLaneTest, CallsThatWaitBehindSlowAnswersEndWhenTheyAreLate) {
   std::vector<std::future<Ended>> slow, late;
   for (int i = 0; i < 64; ++i) slow.push_back(Ask(1, {}, std::chrono::hours(1)));
   for (int i = 0; i < 64; ++i) late.push_back(Ask(1, {}, std::chrono::milliseconds(1)));
-  EXPECT_EQ(late.back().get().failure, "not sent in time");
+  EXPECT_EQ(late.back().get().status, KVT_COLD_LATE);
   EXPECT_EQ(slow[1].wait_for(std::chrono::seconds(0)), std::future_status::timeout);
 }
 
