@@ -55,16 +55,30 @@ void DeviceChoice::RememberCurrent() {
 
 Result<uint32_t> DeviceChoice::In(const Connection& connection, DaemonSession& session) {
   KVT_ASSIGN_OR_RETURN(const auto devices, connection.DevicesOf(session));
-  const auto current = [this]() -> Result<DeviceUuid> {
-    if (current_) return *current_;
-    return CurrentDeviceUuid();
-  };
-  uint32_t device = position_;  // which the daemon refuses if it has fewer
-  if (chosen_ || position_ == kAnyDevice) {
-    KVT_ASSIGN_OR_RETURN(device, ChooseDevice(devices, chosen_, current));
+  if (chosen_) {
+    const auto is_chosen = [this](const wire::DevicesReply::Device& device) {
+      return device.kind == chosen_->kind && device.uuid == chosen_->uuid;
+    };
+    // There may be several in host memory.
+    if (position_ < devices.size() && is_chosen(devices[position_])) return position_;
+    if (chosen_->kind == wire::DeviceKind::kCuda) return ChooseDevice(devices, chosen_->uuid, {});
+    const auto found = std::ranges::find_if(devices, is_chosen);
+    if (found != devices.end()) return static_cast<uint32_t>(found - devices.begin());
+    return MakeError(ErrorCode::kNotFound, "device_not_served",
+                     fmt::format("the pool was in host memory, and the daemon has pools on {}",
+                                 NamesOf(devices)));
   }
-  const bool is_listed = device < devices.size();
-  if (is_listed && devices[device].kind == wire::DeviceKind::kCuda) chosen_ = devices[device].uuid;
+  uint32_t device = position_;  // which the daemon refuses if it has fewer
+  if (position_ == kAnyDevice) {
+    const auto current = [this]() -> Result<DeviceUuid> {
+      if (current_) return *current_;
+      return CurrentDeviceUuid();
+    };
+    KVT_ASSIGN_OR_RETURN(device, ChooseDevice(devices, std::nullopt, current));
+  }
+  if (device >= devices.size()) return device;
+  position_ = device;
+  chosen_ = devices[device];
   return device;
 }
 

@@ -27,8 +27,9 @@ inline constexpr uint32_t kAnyDevice = UINT32_MAX;
                                             const std::optional<DeviceUuid>& chosen,
                                             const std::function<Result<DeviceUuid>()>& current);
 
-// The device of a pool, as the application named it: the same GPU in each daemon's list, wherever
-// it stands there. A position means the GPU that the first daemon has there. Not thread-safe.
+// The device of a pool, as the application named it: the same GPU, or host memory, in each daemon's
+// list, wherever it stands there. A position means the device that the first daemon of which the
+// choice was kept has there. Not thread-safe.
 class DeviceChoice {
  public:
   // A position, or kAnyDevice.
@@ -37,13 +38,14 @@ class DeviceChoice {
   // The GPU that is current on this thread is meant, should one have to be current: the thread that
   // finds a daemon later may have none.
   void RememberCurrent();
-  // The device's position in the session's daemon. Errors: those of Connection::DevicesOf and of
-  // ChooseDevice.
+  // The device's position in the session's daemon. This object is to be kept only if the pool was
+  // attached there: from then on it means that device. Errors: those of Connection::DevicesOf and
+  // of ChooseDevice.
   [[nodiscard]] Result<uint32_t> In(const Connection& connection, DaemonSession& session);
 
  private:
   uint32_t position_;
-  std::optional<DeviceUuid> chosen_;  // the GPU that was meant the first time
+  std::optional<wire::DevicesReply::Device> chosen_;  // by the first call
   std::optional<DeviceUuid> current_;
 };
 

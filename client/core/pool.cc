@@ -74,13 +74,15 @@ Result<std::shared_ptr<const Attachment>> Pool::AttachedForOpening() {
 Status Pool::Attach(const std::shared_ptr<DaemonSession>& session) {
   KVT_ASSIGN_OR_RETURN(const Connection::Model model, connection_->GetModel(model_));
   KVT_ASSIGN_OR_RETURN(const wire::ModelId wire_model, connection_->ModelIn(session, model_));
-  KVT_ASSIGN_OR_RETURN(const uint32_t device, device_.In(*connection_, *session));
+  DeviceChoice choice = device_;
+  KVT_ASSIGN_OR_RETURN(const uint32_t device, choice.In(*connection_, *session));
   const wire::Attach request{
       .model = wire_model, .group = group_, .device = device, .pool_bytes = pool_bytes_};
   const std::shared_ptr<PoolMapping> known = latest_ ? latest_->mapping() : nullptr;
   KVT_ASSIGN_OR_RETURN(std::shared_ptr<const Attachment> attachment,
-                       Attachment::Open(PoolLink::Target{connection_, model_, request, device_},
+                       Attachment::Open(PoolLink::Target{connection_, model_, request, choice},
                                         session, model.record, known));
+  device_ = std::move(choice);
   const std::lock_guard lock(mutex_);
   latest_ = std::move(attachment);
   mappings_.emplace(latest_->id(), latest_->mapping());

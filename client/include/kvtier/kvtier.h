@@ -311,7 +311,7 @@ KVT_API kvt_status kvt_get_devices(kvt_connection* connection, kvt_device* devic
 /* As `device` of kvt_attach: the only one that the daemon has; of several, the GPU of the CUDA
  * context that is current on this thread, or the only one that this process may see. It is told by
  * its UUID, so it does not matter how CUDA_VISIBLE_DEVICES numbers it. Reattaching after a lost
- * connection finds the same GPU, also of a position, wherever a restarted daemon lists it. */
+ * connection finds the same device, also of a position, wherever a restarted daemon lists it. */
 #define KVT_ANY_DEVICE UINT32_MAX
 
 /* Attaches to the pool of (device, this user's tenant, model, group) and maps it for reading and

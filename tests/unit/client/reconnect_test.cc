@@ -76,6 +76,30 @@ TEST_F(ReconnectTest, APoolOfBeforeTheFirstDaemonHasWholeBlocks) {
   EXPECT_EQ(bytes->size(), block_bytes);
 }
 
+// The daemon's only device from now on; `attach`, if any, answers ATTACH.
+void List(FakeDaemon* daemon, const wire::DevicesReply::Device& device,
+          const std::optional<Error>& attach = {}) {
+  daemon->Intercept([=](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+    if (frame.type == static_cast<uint16_t>(wire::MessageType::kDevices)) {
+      return FrameOf(wire::DevicesReply{{device}}, frame.request_id);
+    }
+    if (!attach || frame.type != static_cast<uint16_t>(wire::MessageType::kAttach)) return {};
+    return FrameOf(wire::ErrorReply{*attach}, frame.request_id);
+  });
+}
+
+TEST_F(ReconnectTest, APoolInHostMemoryDoesNotMoveToAGpu) {
+  daemon_.reset();
+  StartDaemon({.generation = 2});
+  List(daemon_.get(), {.kind = wire::DeviceKind::kCuda, .uuid = {1}, .name = "gpu"});
+  EXPECT_EQ(pool_->Acquire({}, {}, 1).error().code, KVT_UNAVAILABLE);
+  const std::vector<kvt_async_error> errors = connection_->TakeErrors();
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_STREQ(errors[0].reason, "device_not_served");
+  daemon_->Intercept(nullptr);
+  EXPECT_TRUE(pool_->Acquire({}, {}, 1));
+}
+
 TEST_F(ReconnectTest, APoolThatTheDaemonRefusesLaterSaysWhy) {
   pool_.reset();
   connection_.reset();
@@ -84,12 +108,8 @@ TEST_F(ReconnectTest, APoolThatTheDaemonRefusesLaterSaysWhy) {
   options.wait_for_daemon = 1;
   Attach(options);
   StartDaemon({});
-  daemon_->Intercept([](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
-    if (frame.type != static_cast<uint16_t>(wire::MessageType::kAttach)) return std::nullopt;
-    return FrameOf(
-        wire::ErrorReply{{ErrorCode::kResourceExhausted, "pool_bytes_exhausted", "none is left"}},
-        frame.request_id);
-  });
+  List(daemon_.get(), {.kind = wire::DeviceKind::kCuda, .uuid = {1}, .name = "gpu"},
+       Error{ErrorCode::kResourceExhausted, "pool_bytes_exhausted", "none is left"});
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(pool_->Acquire({}, {}, 1).error().code, KVT_UNAVAILABLE);
   }
@@ -102,8 +122,8 @@ TEST_F(ReconnectTest, APoolThatTheDaemonRefusesLaterSaysWhy) {
   info.size = sizeof(info);
   EXPECT_EQ(kvt_pool_get_info(pool_->get(), &info), KVT_UNAVAILABLE);
   EXPECT_THAT(kvt_last_error()->context, HasSubstr("none is left"));
-  daemon_->Intercept(nullptr);
-  EXPECT_TRUE(pool_->Acquire({}, {}, 1));
+  List(daemon_.get(), {.kind = wire::DeviceKind::kCuda, .uuid = {2}, .name = "another"});
+  EXPECT_TRUE(pool_->Acquire({}, {}, 1)) << "it was never on the GPU of the daemon that refused";
   EXPECT_THAT(connection_->TakeErrors(), IsEmpty());
 }
 
