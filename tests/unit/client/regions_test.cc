@@ -214,9 +214,7 @@ TEST_F(RegionTest, APrefetchWithoutPatienceIsSentHoweverLongItIs) {
 }
 
 TEST_F(RegionTest, ADaemonThatWasGivenUpMayStillCopyUntilItGoesOn) {
-  kvt_connect_options options = Options();
-  options.request_timeout_ms = 100;
-  Connect(options);
+  Connect(ImpatientOptions());
   Open();
   std::promise<void> gate;
   daemon_->Intercept(
@@ -229,9 +227,8 @@ TEST_F(RegionTest, ADaemonThatWasGivenUpMayStillCopyUntilItGoesOn) {
     (void)kvt_region_prefetch(region_->get(), hashes.data(), hashes.size(), 0, nullptr);
   EXPECT_FALSE(kvt_region_daemon_ended(region_->get()));
   gate.set_value();
-  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (kvt_region_daemon_ended(region_->get()) == 0)
-    ASSERT_LT(std::chrono::steady_clock::now(), patience);
+  while (kvt_region_daemon_ended(region_->get()) == 0) {
+  }
 }
 
 // A pause is longer than the send time-out here, and more is to be sent than a socket takes.
