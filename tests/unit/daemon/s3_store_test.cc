@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <future>
@@ -393,11 +392,9 @@ TEST_F(S3StoreTest, AServerThatHangsHoldsACallUntilItsDeadlineOnly) {
 
 TEST_F(S3StoreTest, AStoreIsClosedWhileItsServerHangs) {
   server_.StandStill(true);
-  Waiting end = Put(kName, "x");
-  const auto begin = std::chrono::steady_clock::now();
+  Waiting end = Put(kName, "x", /*timeout_ms=*/3'600'000);
   EXPECT_TRUE(store_->Stop());
   store_.reset();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
   EXPECT_EQ(end.get().status, KVT_COLD_UNAVAILABLE);
   server_.StandStill(false);
 }
@@ -540,12 +537,15 @@ TEST_F(S3StoreTest, AnErasureWaitsForWritesThatWereSentBefore) {
 // The server has all of its bytes, and stores them when it likes.
 TEST_F(S3StoreTest, AnErasureOrDeletionDoesNotEndWellWhileAPutThatWasGivenUpMayCome) {
   std::promise<void> over;
-  server_.Play([late = over.get_future().share()](
+  std::atomic<bool> has_come = false;
+  server_.Play([&, late = over.get_future().share()](
                    const S3ServerRequest& request) -> std::optional<S3ServerReply> {
-    if (request.method == "PUT") late.wait();
+    if (request.method == "PUT" && (has_come = true)) late.wait();
     return std::nullopt;
   });
-  EXPECT_EQ(Put(kName, "x", kShortMs).get().status, KVT_COLD_LATE);
+  // A busy machine may send none in time.
+  for (int64_t timeout_ms = kShortMs; !has_come; timeout_ms *= 2)
+    EXPECT_EQ(Put(kName, "x", timeout_ms).get().status, KVT_COLD_LATE);
   EXPECT_EQ(RemoveSome("kvtier/1/alice%2F~x/").get().status, KVT_COLD_BUSY);
   EXPECT_EQ(Remove({"another", kName}).get().status, KVT_COLD_BUSY);
   EXPECT_EQ(RemoveSome("kvtier/1/alice/").get().status, KVT_COLD_OK) << "another tenant";
@@ -573,7 +573,7 @@ TEST_F(S3StoreTest, ATryThatNoServerAnsweredMayComeHoweverTheNextOneEnds) {
 TEST_F(S3StoreTest, APutThatTheStoreItselfRefusedDoesNotCome) {
   for (const auto& [status, code] : {std::pair(403, "AccessDenied"), {503, "SlowDown"}}) {
     server_.Play([&](const S3ServerRequest&) { return S3ErrorReply(status, code); });
-    EXPECT_NE(Put(kName, "x", kShortMs).get().status, KVT_COLD_OK);
+    EXPECT_NE(Put(kName, "x").get().status, KVT_COLD_OK);
     server_.Play(nullptr);
     EXPECT_EQ(RemoveSome("kvtier/1/alice%2F~x/").get().status, KVT_COLD_OK) << code;
   }
