@@ -23,7 +23,7 @@ class LoadCompletionTest : public ::testing::Test {
     sets_.reset();
     PrivateDaemonOptions options;
     options.settings = {"pool.device=host",      "pool.bytes=4MiB", "host.bytes=16MiB",
-                        "cache.slab_bytes=2MiB", "disk.bytes=0B",   "cache.max_wait_ms=5000"};
+                        "cache.slab_bytes=2MiB", "disk.bytes=0B",   "cache.max_wait_ms=30000"};
     auto daemon = PrivateDaemon::Start(std::move(options));
     ASSERT_TRUE(daemon) << daemon.error().ToString();
     daemon_.emplace(std::move(*daemon));

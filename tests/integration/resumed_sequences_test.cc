@@ -103,6 +103,7 @@ class ResumedSequencesTest : public DaemonTest {
   [[nodiscard]] std::unique_ptr<Engine> MakeEngine(int32_t resume_wait_ms = kResumeWaitMs) {
     kvt_connect_options options;
     kvt_connect_options_init(&options);
+    options.request_timeout_ms = kResumeWaitMs;
     options.resume_wait_ms = resume_wait_ms;
     auto connection = kvt::Connection::Connect(daemon().socket(), &options);
     EXPECT_TRUE(connection) << connection.error().ToString();

@@ -11,6 +11,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/units.h"
 #include "tools/replay/block_pattern.h"
 #include "tools/support/admin.h"
 
@@ -72,6 +73,8 @@ Result<ReplayClient> ReplayClient::Connect(const ReplayTarget& target, uint32_t 
   kvt_connect_options options;
   kvt_connect_options_init(&options);
   options.client_name = "kvtierctl replay";
+  // A busy machine's daemon answers late, which is no error of a replay.
+  options.request_timeout_ms = kMinuteMs;
   options.reconnect_max_ms = target.reconnect_max_ms;
   options.reconnect_min_ms = std::min(options.reconnect_min_ms, target.reconnect_max_ms);
   auto connection = kvt::Connection::Connect(target.socket, &options);

@@ -10,6 +10,7 @@
 
 #include "base/units.h"
 #include "kvtier/kvtier.hpp"
+#include "tests/integration/harness/plain_client.h"
 #include "tools/support/admin.h"
 #include "tools/support/private_daemon.h"
 
@@ -56,7 +57,7 @@ class Journey {
                         "cache.slab_bytes=8MiB",
                         "disk.free_floor_bytes=0B",
                         "retention.persist_after=0s",
-                        "cache.max_wait_ms=5000"};
+                        "cache.max_wait_ms=30000"};
     auto daemon = PrivateDaemon::Start(std::move(options));
     EXPECT_TRUE(daemon) << daemon.error().ToString();
     if (daemon) daemon_.emplace(std::move(*daemon));
@@ -64,11 +65,8 @@ class Journey {
 
   [[nodiscard]] bool Attach() {
     if (!daemon_) return false;
-    auto connection = kvt::Connection::Connect(daemon_->socket());
-    EXPECT_TRUE(connection) << connection.error().ToString();
-    if (!connection) return false;
     pool_.reset();
-    connection_.emplace(*std::move(connection));
+    connection_.emplace(ConnectTo(daemon_->socket()));
     kvt_model_record record;
     kvt_model_record_init(&record);
     record.name = geometry_.name;

@@ -8,7 +8,10 @@
 namespace kvtier {
 
 kvt::Connection ConnectTo(const std::string& socket) {
-  auto connection = kvt::Connection::Connect(socket);
+  kvt_connect_options options;
+  kvt_connect_options_init(&options);
+  options.request_timeout_ms = 60'000;
+  auto connection = kvt::Connection::Connect(socket, &options);
   EXPECT_TRUE(connection) << connection.error().ToString();
   return *std::move(connection);
 }

@@ -9,7 +9,7 @@
 
 namespace kvtier {
 
-// Ends the test's process if no daemon answers there.
+// Ends the test's process if no daemon answers there. Calls wait for what a busy machine does late.
 [[nodiscard]] kvt::Connection ConnectTo(const std::string& socket);
 
 // One layer, one head of 64: its number on the connection. Fails the test if it is refused.

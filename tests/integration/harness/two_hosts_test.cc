@@ -10,7 +10,7 @@ namespace kvtier {
 std::vector<std::string> TwoHostsTest::Settings() const {
   std::vector<std::string> settings = StoreSettings();
   for (const char* const setting :
-       {"cold.after=0s", "cold.lookup_deadline_ms=5000", "cold.read_deadline_ms=10000"}) {
+       {"cold.after=0s", "cold.lookup_deadline_ms=60000", "cold.read_deadline_ms=60000"}) {
     settings.emplace_back(setting);
   }
   return settings;

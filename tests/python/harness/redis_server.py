@@ -32,8 +32,8 @@ class RedisServer:
         return [
             f"cold.endpoint=resp://{self._socket}",
             "cold.after=0s",
-            "cold.lookup_deadline_ms=5000",
-            "cold.read_deadline_ms=10000",
+            "cold.lookup_deadline_ms=60000",
+            "cold.read_deadline_ms=60000",
         ]
 
     def objects(self) -> int:
