@@ -25,6 +25,18 @@ def fake_accelerate():
     return module
 
 
+class Around(torch.nn.Module):
+    """Has a model compute embeddings of its own, as prompt tuning does."""
+
+    def __init__(self, model, embed, input_ids):
+        super().__init__()
+        self.model, self.embed, self.input_ids = model, embed, input_ids
+
+    def forward(self, cache):
+        input_ids = self.input_ids
+        return self.model(inputs_embeds=self.embed(input_ids), past_key_values=cache)
+
+
 class LengthTest(KvtierTestCase):
     """Ropes by which keys depend on how long the sequence is, beside the tokens before them."""
 
@@ -229,24 +241,67 @@ class RefusalTest(KvtierTestCase):
         with self.assertRaisesRegex(ValueError, "does not begin"):
             cache.store(prompt_of())
 
+    def expect_stored(self, model, prompt, call, is_stored=False):
+        """By a call that gets the prompt's cache."""
+        check = self.assertNoLogs if is_stored else self.assertLogs
+        with check("kvtier.transformers", "WARNING"), torch.no_grad():
+            with self.cache(model, prompt) as cache:
+                call(cache)
+        outcome = Outcome.RESTORED if is_stored else Outcome.MISS
+        self.assertEqual(self.cache(model, prompt).outcome, outcome)
+
     def test_tokens_that_are_not_those_of_the_prompt_are_not_stored(self):
         """As of `generate` with `token_healing`, which computes a prompt of its own making."""
         model, prompt, other = llama(seed=90), prompt_of(), prompt_of()
         changed = torch.cat([prompt[:, :100], other[:, 100:]], dim=1)
-        embedded = model.get_input_embeddings()(changed)
+        embed = model.get_input_embeddings()
         compiled = torch.compile(model, backend="eager")
+        virtual = torch.zeros(1, 16, embed.embedding_dim, device=DEVICE)
         calls = {
             "other tokens": lambda cache: generate(model, changed, cache),
             "in chunks": lambda cache: generate(model, changed, cache, prefill_chunk_size=64),
             "an answer": lambda cache: generate(model, prompt[:, :100], cache, max_new_tokens=200),
-            "embeddings": lambda cache: model(inputs_embeds=embedded, past_key_values=cache),
+            "embeddings": lambda cache: model(inputs_embeds=embed(changed), past_key_values=cache),
             "compiled": lambda cache: compiled(changed, past_key_values=cache),
+            "other embeddings": Around(model, lambda ids: embed(ids) + 0.5, prompt),
+            "virtual tokens": Around(model, lambda ids: torch.cat([virtual, embed(ids)], 1), prompt),
+            "a list": Around(model, lambda ids: embed(torch.tensor([ids], device=DEVICE)), prompt[0].tolist()),
+            "another model": lambda cache: generate(llama(seed=89), prompt, cache),
         }
         for name, call in calls.items():
             with self.subTest(name):
-                with self.assertLogs("kvtier.transformers", "WARNING"), self.cache(model, prompt) as cache:
-                    call(cache)
-                self.assertEqual(self.cache(model, prompt).outcome, Outcome.MISS)
+                self.expect_stored(model, prompt, call)
+
+    def test_tokens_with_other_positions_masks_or_kinds_are_not_stored(self):
+        model, prompt = gpt2(seed=91), prompt_of()
+        mask, positions = torch.ones_like(prompt), torch.arange(PROMPT_TOKENS, device=DEVICE)[None]
+        hidden = torch.cat([mask[:, :50] * 0, mask[:, 50:]], dim=1)
+        plain = {"attention_mask": mask, "position_ids": positions, "labels": prompt}
+        given = {
+            "mask": {"attention_mask": hidden},
+            "short mask": {"attention_mask": mask[:, 1:]},
+            "mask by pairs": {"attention_mask": torch.ones(1, 1, 300, 300, device=DEVICE, dtype=torch.bool)},
+            "positions": {"position_ids": positions % 64},
+            "one position": {"position_ids": positions[:, :1]},
+            "types": {"token_type_ids": mask},
+            "both directions": {"is_causal": False},
+        }
+        for name, more in given.items():
+            with self.subTest(name):
+                call = functools.partial(model, prompt, **more)
+                self.expect_stored(model, prompt, lambda cache: call(past_key_values=cache))
+        typed = {"input_ids": prompt, "token_type_ids": mask}
+        self.expect_stored(model, typed, lambda cache: model(prompt, past_key_values=cache))
+        call = functools.partial(model, prompt, **plain)
+        self.expect_stored(model, prompt, lambda cache: call(past_key_values=cache), is_stored=True)
+
+    def test_a_turn_with_a_mask_is_not_stored(self):
+        model, prompt = llama(seed=92), prompt_of()
+        cache, answer = self.check(model, prompt)
+        longer = torch.cat([answer, prompt_of(80)], dim=1)
+        mask = torch.ones_like(longer)
+        mask[0, :50] = 0
+        self.assertEqual(cache.store(generate(model, longer, cache, attention_mask=mask)), 0)
 
     def test_an_answer_that_was_rewritten_after_its_store_is_an_error(self):
         # As by a chat template that leaves out what a model has thought.

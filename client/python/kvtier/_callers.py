@@ -21,17 +21,16 @@ def find_caller(wanted: Callable[[Any], Found | None]) -> Found | None:
     return None
 
 
-def values_within(method: str, name: str) -> list[Any]:
-    """The values of this local variable in the methods of this name that are under way, the nearest first."""
+def locals_within(method: str, of: Callable[[Any], bool]) -> list[dict[str, Any]]:
+    """The local variables of the methods of this name that are under way, of objects of which `of` holds,
+    the nearest first."""
     frames = (frame for frame in _frames() if frame.f_code.co_name == method)
-    return [frame.f_locals[name] for frame in frames if name in frame.f_locals]
+    return [frame.f_locals for frame in frames if of(frame.f_locals.get("self"))]
 
 
 def is_within(method: str, of: Callable[[Any], bool]) -> bool:
     """Whether a method of this name is under way, of an object of which `of` holds."""
-    return any(
-        frame.f_code.co_name == method and of(frame.f_locals.get("self")) for frame in _frames()
-    )
+    return bool(locals_within(method, of))
 
 
 def _frames() -> Iterator[FrameType]:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer
 
-from .._callers import values_within
 from .._library import LibraryNotFoundError
 from ..connection import DEFAULT_SOCKET
 from ..errors import KvtierError
@@ -36,6 +35,7 @@ from .layers import (
     restore_attention,
     restore_state,
 )
+from .passes import fault_of_pass
 from .transfer import BlockMemory, Session
 from .trial import compute, groups_by_trial
 
@@ -72,6 +72,7 @@ class _Settings:
     checkpoint_tokens: int
     timeout_ms: int
     retention: Retention
+    token_type: Any
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,7 @@ class KvtierCache(DynamicCache):
             checkpoint_tokens,
             timeout_ms,
             retention,
+            token_type,
         )
         cache._moved_by = forget_positions(model)
         try:
@@ -310,16 +312,17 @@ class KvtierCache(DynamicCache):
 
     # ---------------------------------------------------------------- states
 
-    def _visit(self, layer: int, tokens: int = 1) -> None:
+    def _visit(self, layer: int, tokens: int = 0) -> None:
         """Keeps the states when a pass through the model begins, which finds all layers at the same
-        position still."""
+        position still. tokens: of the pass; 0: not known."""
         if layer == self._first_layer and self._last_layer != layer:
             position = self.get_seq_length()
-            if position != self._begun_at + 1 or tokens > 1:
-                # It is not looked at between tokens that are generated one by one.
+            is_step = position == self._begun_at + 1 and tokens <= 1
+            # Neither is looked at between tokens that are generated one by one.
+            if not is_step:
                 self._look_at_model()
-            if position < len(self._tokens):
-                self._look_at_tokens(position)
+            if not is_step or position < len(self._tokens):
+                self._look_at_pass(position, tokens)
             if self._moved_by:
                 self._look_at_positions(position)
             self._begun_at = position
@@ -344,17 +347,16 @@ class KvtierCache(DynamicCache):
         self._model = None
 
     @torch.compiler.disable
-    def _look_at_tokens(self, position: int) -> None:
-        """Stores nothing once a pass computes other tokens than those by whose hashes it would be stored:
-        of another prompt, of one that `generate` has changed, or embeddings."""
-        found = values_within("forward", "input_ids")
-        if self._model is None or not found:
+    def _look_at_pass(self, position: int, count: int) -> None:
+        """Stores nothing once a pass computes anything but the tokens by whose hashes it would be stored, as
+        they are: other ones of a prompt that `generate` has changed, embeddings, or with a mask."""
+        if self._model is None or self._settings is None:
             return
-        ids = next((one for one in found if one is not None), None)
-        if ids is None or any(
-            one != other for one, other in zip(ids.reshape(-1).tolist(), self._tokens[position:])
-        ):
-            logger.warning("kvtier: nothing is stored: the model computes other tokens than this cache is for")
+        fault = fault_of_pass(
+            self._computed_by(), position, count, self._tokens, self._opaque, self._settings.token_type
+        )
+        if fault:
+            logger.warning("kvtier: nothing is stored: %s", fault)
             self._model = None
 
     @torch.compiler.disable
