@@ -30,7 +30,8 @@ class StoresCase(SchedulerCase):
         one = request(blocks * BLOCK_TOKENS, f"r{first}", first)
         one.num_prompt_tokens = one.num_tokens
         self.match(one)
-        self.manager.table(one.request_id, range(first + 1, first + 1 + blocks))
+        table = self.manager.table(one.request_id, range(first + 1, first + 1 + blocks))
+        self.side.allocated(one, table, 0)
         self.step(one, one.num_tokens)
         return one
 
@@ -146,6 +147,20 @@ class StoresTest(StoresCase):
     def test_blocks_of_ended_requests_leave_a_part_of_vllm_s_pool(self):
         """Where the engine makes more blocks than the daemon stores, though stores end."""
         self.check_that_a_part_of_the_pool_stays_free(lambda: self.side.finished(self.begin(12)))
+
+    def test_blocks_of_ended_requests_do_not_keep_another_waiting(self):
+        """vLLM begins a request when the pool has room for all of its prompt, and no end of a store may
+        come until then."""
+        stores = [store for _ in range(POOL_BLOCKS // 4) for store in self.run_request(1)]
+        self.side.finished(self.begin(20))
+        other = request(60 * BLOCK_TOKENS, "other", first=10**6)
+        for store in stores[:2]:
+            self.assertEqual(len(self.manager.pinned()), POOL_BLOCKS // 4 + 20 - stores.index(store))
+            self.match(other)
+            self.now += PATIENCE_S / 2
+            self.end(store)
+            self.step()
+        self.assertEqual(len(self.manager.pinned()), POOL_BLOCKS // 4)
 
     def test_a_request_that_had_most_of_vllm_s_pool_is_stored_whole(self):
         """vLLM may free its blocks only when another step has been planned since it said that the request
@@ -264,7 +279,7 @@ class WindowStoresTest(StoresCase):
         """Where the request makes more blocks than the daemon stores, though stores end."""
         one = request(40 * 12 * BLOCK_TOKENS)
         self.match(one)
-        self.manager.table("r", range(1, 1 + 40 * 12))
+        self.side.allocated(one, self.manager.table("r", range(1, 1 + 40 * 12)), 0)
         self.check_that_a_part_of_the_pool_stays_free(lambda: self.step(one, 12 * BLOCK_TOKENS))
 
 

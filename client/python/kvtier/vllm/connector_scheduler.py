@@ -66,6 +66,7 @@ class SchedulerSide:
         self._prefixes = PrefixPlanner(
             lookups, groups, always_load, self.prices, self._turns, self._requests, self._known, clock
         )
+        self._lacks_blocks = False  # vLLM, for the request that it asked about last
         self._plan = StepPlan()
         self.storing = StorePlanner(groups, Stores(workers, clock), tokens, wishes)
 
@@ -91,6 +92,7 @@ class SchedulerSide:
     def matched_tokens(self, request: Any, local_tokens: int) -> int | None:
         """How many tokens after the first `local_tokens` are to be loaded; None: ask again."""
         tokens = self._matched_tokens(request, local_tokens)
+        self._lacks_blocks = tokens is not None  # until it has them
         if not tokens or self._canary is None:
             return tokens
         return self._prefixes.cut(self._requests[request.request_id], local_tokens, tokens, self._canary)
@@ -120,6 +122,7 @@ class SchedulerSide:
     def allocated(self, request: Any, blocks: Sequence[Sequence[Any]], external_tokens: int) -> None:
         """The request has its blocks, by vLLM's groups; those that it needs of the external tokens
         are to be loaded."""
+        self._lacks_blocks = False
         known = self._requests.get(request.request_id)
         if known is None:
             return
@@ -168,7 +171,8 @@ class SchedulerSide:
         """The loads of this step, and stores of blocks that the steps before it have computed."""
         self._turns.step()
         step_tokens = sum(output.num_scheduled_tokens.values())
-        self.storing.plan_step(self._plan, step_tokens)
+        self.storing.plan_step(self._plan, step_tokens, self._lacks_blocks)
+        self._lacks_blocks = False
         for name, tokens in output.num_scheduled_tokens.items():
             scheduled = self._requests.get(name)
             if scheduled is not None:

@@ -56,9 +56,10 @@ class StorePlanner:
         """Returns requests that have pinned blocks."""
         return list(self._with_pins.values())
 
-    def plan_step(self, plan: StepPlan, step_tokens: int) -> None:
-        """Stores of blocks that the steps before have computed, in a step of so many tokens."""
-        self._stores.step()
+    def plan_step(self, plan: StepPlan, step_tokens: int, lacks_blocks: bool) -> None:
+        """Stores of blocks that the steps before have computed, in a step of so many tokens. lacks_blocks: as
+        Stores.step."""
+        self._stores.step(lacks_blocks)
         for known in self.requests():
             has_room = step_tokens >= SHORT_STEP_TOKENS or plan.stored_blocks() < SHORT_STEP_STORES
             is_short = has_room and self._stores.are_short(self._manager.block_pool)

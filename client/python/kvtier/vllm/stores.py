@@ -60,16 +60,18 @@ class Stores:
         self._stores: dict[int, _Store] = {}
         self._last = 0
         self._stepped_s = self._asked_s = self._moved_s = clock()
-        self._steps_s = self._ended_steps_s = 0.0
+        self._steps_s = self._ended_steps_s = self._lacked_s = 0.0
 
     def bind(self, engine_blocks: int) -> None:
         """vLLM has so many blocks."""
         self._most_blocks = max(1, engine_blocks // _SHARE)
 
-    def step(self) -> None:
-        """The engine takes another step."""
+    def step(self, lacks_blocks: bool = False) -> None:
+        """The engine takes another step. lacks_blocks: one that could not begin a request."""
         now = self._clock()
-        self._steps_s += min(now - self._stepped_s, STEP_S)
+        step_s = min(now - self._stepped_s, STEP_S)
+        self._steps_s += step_s
+        self._lacked_s = self._lacked_s + step_s if lacks_blocks else 0.0
         self._stepped_s = now
 
     def numbers(self) -> set[int]:
@@ -112,10 +114,10 @@ class Stores:
         )
 
     def are_short(self, pool: Any) -> bool:
-        """Whether fewer blocks of vLLM's `pool` are free than may be in stores, so that those that no
-        request uses do not wait for room."""
+        """Whether fewer blocks of vLLM's `pool` are free than may be in stores, or than a request needs to
+        begin, so that those that no request uses do not wait for room."""
         is_short: bool = pool.get_num_free_blocks() < self._most_blocks
-        return is_short
+        return is_short or self._lacked_s >= PATIENCE_S
 
     def end_soon(self) -> bool:
         """Whether blocks are pinned that will be free in a moment."""
