@@ -46,6 +46,7 @@ class FakePoolKeeper final : public PoolKeeper {
         continue;
       }
       kept->table = std::make_unique<PoolTable>(kept->table_bytes());
+      kept->table->BeginAdoption();
       left.push_back({kept->device, *read,
                       devices_[kept->device.value]->Reopen(kept->memory, kept->fd),
                       kept->table.get()});

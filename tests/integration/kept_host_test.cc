@@ -140,7 +140,7 @@ TEST_F(KeptHostTest, StartsThatFailForAnotherReasonAreNoDeaths) {
     sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
     daemon().admin_socket().copy(address.sun_path, sizeof(address.sun_path) - 1);
     ASSERT_EQ(::bind(other.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    ASSERT_EQ(::listen(other.get(), 1), 0);
+    ASSERT_EQ(::listen(other.get(), /*backlog=*/1000), 0) << "a full queue is waited for";
     for (int starts = 0; starts < 6; ++starts) EXPECT_FALSE(daemon().Restart());
   }
   ASSERT_TRUE(daemon().Restart());
