@@ -264,7 +264,7 @@ Status Attachment::ReleaseOver(const Link& link, std::span<const BlockHandle> bl
   const wire::Release message{.pool = link.pool, .blocks = {blocks.begin(), blocks.end()}};
   DaemonSession& session = *link.session;
   if (!want_reply) {
-    return session.channel().Post(message, [&](uint64_t request_id) {
+    return session.channel().GiveBack(message, [&](uint64_t request_id) {
       session.RememberPosted(request_id, id_, message.blocks);
     });
   }

@@ -61,7 +61,7 @@ Channel::Channel(UniqueFd socket, uint32_t max_frame_bytes, int64_t send_timeout
 Channel::~Channel() = default;
 
 Status Channel::Exchange(Pending* pending, const Encoder& encode, std::span<const int> descriptors,
-                         Deadline deadline, std::optional<Deadline> begin_by,
+                         const Patience& patience,
                          const std::function<void(uint64_t)>& on_cancelled) {
   // Frames find no call that has ended, also if it ran out of memory.
   struct Registration {
@@ -73,11 +73,11 @@ Status Channel::Exchange(Pending* pending, const Encoder& encode, std::span<cons
     Pending* const pending;
   };
   const Registration registration{*this, pending};
-  const Status sent = Send(encode, descriptors, begin_by, [&](uint64_t request_id) {
+  const Status sent = Send(encode, descriptors, patience, [&](uint64_t request_id) {
     pending->request_id = request_id;
     pending_.push_back(pending);
   });
-  const Status waited = sent ? WaitUntil([&] { return pending->done; }, deadline) : sent;
+  const Status waited = sent ? WaitUntil([&] { return pending->done; }, *patience.deadline) : sent;
   const bool abandoned = [&] {
     const std::lock_guard lock(mutex_);
     std::erase(pending_, pending);
@@ -94,9 +94,20 @@ Status Channel::Exchange(Pending* pending, const Encoder& encode, std::span<cons
 }
 
 Status Channel::Send(const Encoder& encode, std::span<const int> descriptors,
-                     std::optional<Deadline> begin_by,
-                     const std::function<void(uint64_t)>& on_sent) {
-  KVT_RETURN_IF_ERROR(BeginSending(begin_by));
+                     const Patience& patience, const std::function<void(uint64_t)>& on_sent) {
+  if (Status begun = BeginSending(patience.deadline); !begun) {
+    const std::lock_guard lock(mutex_);
+    const bool may_wait =
+        patience.sent_later_behind && deferred_output_.size() <= *patience.sent_later_behind;
+    if (!may_wait || failure_) return begun;
+    std::vector<std::byte> request;
+    ++last_request_id_;
+    if (on_sent) on_sent(last_request_id_);
+    KVT_RETURN_IF_ERROR(encode(last_request_id_, &request));
+    deferred_output_.insert(deferred_output_.end(), request.begin(), request.end());
+    SignalEvent(late_event_);
+    return {};
+  }
   const Turn turn(this);
   send_buffer_.clear();
   uint64_t request_id;
@@ -110,7 +121,8 @@ Status Channel::Send(const Encoder& encode, std::span<const int> descriptors,
   // Without a request, deferred frames are still to be sent.
   const auto put_back = [&] {
     const std::lock_guard lock(mutex_);
-    PutBack(request_begin);
+    send_buffer_.resize(request_begin);
+    PutBack(0);
   };
   try {
     if (Status encoded = encode(request_id, &send_buffer_); !encoded) {
@@ -121,17 +133,17 @@ Status Channel::Send(const Encoder& encode, std::span<const int> descriptors,
     put_back();
     throw;
   }
-  const Status status = SendBuffer(request_begin, descriptors, begin_by);
+  const Status status = SendBuffer(request_begin, descriptors, patience);
   if (send_buffer_.capacity() > kSendBufferKeptBytes) send_buffer_ = {};
   return status;
 }
 
-Status Channel::BeginSending(std::optional<Deadline> begin_by) {
+Status Channel::BeginSending(const std::optional<Deadline>& deadline) {
   std::unique_lock lock(mutex_);
   const auto is_free = [&] { return failure_ || !sending_; };
-  if (!begin_by) {
+  if (!deadline) {
     sent_.wait(lock, is_free);
-  } else if (!sent_.wait_until(lock, *begin_by, is_free)) {
+  } else if (!sent_.wait_until(lock, *deadline, is_free)) {
     return tl::unexpected(NotSent());
   }
   if (failure_) return tl::unexpected(*failure_);
@@ -146,7 +158,8 @@ Channel::Turn::~Turn() {
 }
 
 Status Channel::SendBuffer(size_t request_begin, std::span<const int> descriptors,
-                           std::optional<Deadline> begin_by) {
+                           const Patience& patience) {
+  const Deadline give_up = patience.deadline.value_or(Deadline::max());
   size_t begin = 0;
   while (begin < send_buffer_.size()) {
     // Deferred frames are sent on their own ahead of descriptors, which belong to the request.
@@ -168,31 +181,40 @@ Status Channel::SendBuffer(size_t request_begin, std::span<const int> descriptor
       continue;
     }
     if (!progress_by_) progress_by_ = DeadlineIn(send_timeout_ms_);
-    // Half a frame cannot be taken back.
-    const Deadline give_up = begin == 0 && begin_by ? *begin_by : Deadline::max();
     if (WaitWritable(std::min(give_up, *progress_by_))) continue;
     if (PollTimeoutMs(*progress_by_) == 0) {
       KVT_RETURN_IF_ERROR(FailUnlessPaused());
       progress_by_.reset();
     }
-    if (PollTimeoutMs(give_up) == 0) return GiveUpSending(request_begin);
+    if (PollTimeoutMs(give_up) == 0) return GiveUpSending(begin, request_begin, patience);
   }
   return {};
 }
 
-Status Channel::GiveUpSending(size_t request_begin) {
+Status Channel::GiveUpSending(size_t sent, size_t request_begin, const Patience& patience) {
   const std::lock_guard lock(mutex_);
   if (failure_) return tl::unexpected(*failure_);
   // A daemon that pauses is waited for anew once it does not.
   if (owner_.may_pause && owner_.may_pause()) progress_by_.reset();
-  PutBack(request_begin);
-  return tl::unexpected(NotSent());
+  // Half a frame cannot be taken back.
+  bool goes = sent > request_begin;
+  if (!goes && patience.sent_later_behind) {
+    goes = request_begin - sent + deferred_output_.size() <= *patience.sent_later_behind;
+  }
+  if (!goes) send_buffer_.resize(request_begin);
+  PutBack(sent);
+  return goes ? Status() : tl::unexpected(NotSent());
 }
 
-void Channel::PutBack(size_t request_begin) {
-  send_buffer_.resize(request_begin);
-  send_buffer_.insert(send_buffer_.end(), deferred_output_.begin(), deferred_output_.end());
+void Channel::PutBack(size_t sent) {
+  send_buffer_.erase(send_buffer_.begin(), send_buffer_.begin() + static_cast<ptrdiff_t>(sent));
+  try {
+    send_buffer_.insert(send_buffer_.end(), deferred_output_.begin(), deferred_output_.end());
+  } catch (const std::bad_alloc&) {  // Half a frame may be lost.
+    Fail(ErrorCode::kUnavailable, "out_of_memory", {});
+  }
   deferred_output_.swap(send_buffer_);
+  if (!deferred_output_.empty()) SignalEvent(late_event_);
 }
 
 Status Channel::FailUnlessPaused() {
@@ -356,7 +378,7 @@ Status Channel::Complete(Pending* pending, const wire::Frame& frame) {
 }
 
 Status Channel::SendDeferred() {
-  return Send([](uint64_t, std::vector<std::byte>*) { return Status(); }, {}, std::nullopt, {});
+  return Send([](uint64_t, std::vector<std::byte>*) { return Status(); }, {}, {}, {});
 }
 
 bool Channel::AwaitsLateReplies() {

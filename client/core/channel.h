@@ -6,8 +6,9 @@
 // thread of its own: of the threads that wait, one at a time reads the socket for all of them.
 //
 // Sending. A daemon that takes in nothing for the send time-out has its connection cut, unless it
-// may pause. The deadline of a call is another matter: once it has passed, a request of which
-// nothing was sent is not sent any more, and one that has begun is sent to its end.
+// may pause. The deadline of a call is another matter: once it has passed, the call ends. A request
+// of which nothing was sent is not sent any more; the rest of one that has begun is sent later,
+// ahead of the next request.
 #pragma once
 
 #include <algorithm>
@@ -41,8 +42,9 @@ class Channel {
     std::function<Status(const Reply&)> on_reply;
     // The caller waits no longer; a reply may still come, to the sink.
     std::function<void(uint64_t request_id)> on_cancelled;
-    // The request is sent although its deadline has passed: it is of use without its answer.
-    bool sent_anyway = false;
+    // The request is of use without its answer: if it could not be sent by the deadline it is sent
+    // later, too, unless more bytes than these wait for that already. It goes without descriptors.
+    std::optional<size_t> sent_later_behind = {};
   };
   // Functions of the channel's owner; all but the sink may be left out.
   struct Owner {
@@ -77,7 +79,14 @@ class Channel {
   template <typename Request>
   [[nodiscard]] Status Post(const Request& request,
                             const std::function<void(uint64_t request_id)>& on_sent = {}) {
-    return Send(EncoderOf(request, 0), {}, std::nullopt, on_sent);
+    return Send(EncoderOf(request, 0), {}, {}, on_sent);
+  }
+  // The same of a request that gives something back. It waits no longer than the send time-out,
+  // also for a daemon that pauses, and goes ahead of the next request then.
+  template <typename Request>
+  [[nodiscard]] Status GiveBack(const Request& request,
+                                const std::function<void(uint64_t request_id)>& on_sent = {}) {
+    return Send(EncoderOf(request, 0), {}, {DeadlineIn(send_timeout_ms_), SIZE_MAX}, on_sent);
   }
   // Waits until `done`, called under the lock, is true. A deadline already past still takes in the
   // frames that have arrived. Errors: kUnavailable, kTimeout.
@@ -95,8 +104,8 @@ class Channel {
   [[nodiscard]] Status SendDeferred();
   // Whether the daemon owes a reply for which no caller waits any more.
   [[nodiscard]] bool AwaitsLateReplies();
-  // Has the eventfd, or with -1 none, signalled whenever a caller has given up, and whenever the
-  // reply has come after all.
+  // Has the eventfd, or with -1 none, signalled whenever a caller has given up or something is left
+  // to be sent, and whenever the reply has come after all.
   void SignalLateReplies(int event);
   // The daemon's last message about the connection as a whole before it closed it. REQUIRES: lock
   // held.
@@ -146,25 +155,28 @@ class Channel {
     const std::function<bool()>* done;
   };
 
-  // `begin_by`: as of Send.
+  // How long a request waits to be sent. Without a deadline: as long as the send time-out allows.
+  struct Patience {
+    std::optional<Deadline> deadline = {};
+    std::optional<size_t> sent_later_behind = {};  // see Hooks
+  };
+
   [[nodiscard]] Status Exchange(Pending* pending, const Encoder& encode,
-                                std::span<const int> descriptors, Deadline deadline,
-                                std::optional<Deadline> begin_by,
+                                std::span<const int> descriptors, const Patience& patience,
                                 const std::function<void(uint64_t)>& on_cancelled);
-  // Encodes and sends one request with its descriptors. `on_sent` runs under mutex_. Errors:
-  // kTimeout "not_sent", if nothing could be sent by `begin_by`; the encoder's; else kUnavailable.
+  // Encodes and sends one request with its descriptors, or has it sent later. `on_sent` runs under
+  // mutex_. Errors: kTimeout "not_sent"; the encoder's; else kUnavailable.
   [[nodiscard]] Status Send(const Encoder& encode, std::span<const int> descriptors,
-                            std::optional<Deadline> begin_by,
-                            const std::function<void(uint64_t)>& on_sent);
-  // Waits until no other thread sends. Errors: as Send.
-  [[nodiscard]] Status BeginSending(std::optional<Deadline> begin_by);
+                            const Patience& patience, const std::function<void(uint64_t)>& on_sent);
+  // Waits until no other thread sends. Errors: kTimeout "not_sent"; kUnavailable.
+  [[nodiscard]] Status BeginSending(const std::optional<Deadline>& deadline);
   // The request begins at `request_begin`, behind the deferred frames.
   [[nodiscard]] Status SendBuffer(size_t request_begin, std::span<const int> descriptors,
-                                  std::optional<Deadline> begin_by);
-  // Nothing was sent, and the time is up. Errors: kTimeout "not_sent"; kUnavailable.
-  [[nodiscard]] Status GiveUpSending(size_t request_begin);
-  // The deferred frames go with the next request. REQUIRES: mutex_ is held.
-  void PutBack(size_t request_begin);
+                                  const Patience& patience);
+  // The time is up with so many bytes sent. Errors: as Send.
+  [[nodiscard]] Status GiveUpSending(size_t sent, size_t request_begin, const Patience& patience);
+  // All behind the bytes that were sent goes ahead of the next request. REQUIRES: mutex_ is held.
+  void PutBack(size_t sent);
   // False once the deadline has passed, or the connection is lost.
   [[nodiscard]] bool WaitWritable(Deadline deadline);
   // The daemon has taken in nothing for the send time-out. Errors: kUnavailable, unless it may.
@@ -225,10 +237,8 @@ Result<Reply> Channel::Call(const Request& request, Deadline deadline, const Hoo
     KVT_ASSIGN_OR_RETURN(reply, wire::Decode<Reply>(payload));
     return hooks.on_reply ? hooks.on_reply(reply) : Status();
   };
-  const std::optional<Deadline> begin_by =
-      hooks.sent_anyway ? std::nullopt : std::optional(deadline);
   KVT_RETURN_IF_ERROR(Exchange(&pending, EncoderOf(request, kOnDemand ? wire::kFlagWantReply : 0),
-                               to_send, deadline, begin_by, hooks.on_cancelled));
+                               to_send, {deadline, hooks.sent_later_behind}, hooks.on_cancelled));
   const size_t count = std::min(received.size(), pending.descriptors.size());
   std::move(pending.descriptors.begin(),
             pending.descriptors.begin() + static_cast<ptrdiff_t>(count), received.begin());

@@ -176,7 +176,7 @@ Result<std::vector<uint8_t>> DaemonSession::LookUp(PoolId pool, std::span<const 
   return std::move(reply.presence);
 }
 
-void DaemonSession::Detach(PoolId pool) { (void)channel_.Post(wire::Detach{.pool = pool}); }
+void DaemonSession::Detach(PoolId pool) { (void)channel_.GiveBack(wire::Detach{.pool = pool}); }
 
 Status DaemonSession::AddRegion(PoolId region, std::shared_ptr<Transfers> transfers) {
   if (regions_.emplace(region, std::move(transfers)).second) return {};

@@ -193,7 +193,7 @@ void PoolLink::EndResume(const std::shared_ptr<DaemonSession>& session, PoolId p
   for (std::span<const BlockHandle> rest = surplus; !rest.empty();) {
     const auto part = rest.first(std::min(most, rest.size()));
     // On failure the session has ended, and its blocks are gone with it.
-    (void)session->channel().Post(wire::Release{pool, {part.begin(), part.end()}});
+    (void)session->channel().GiveBack(wire::Release{pool, {part.begin(), part.end()}});
     rest = rest.subspan(part.size());
   }
 }

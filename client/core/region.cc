@@ -116,7 +116,7 @@ Region::~Region() {
   (void)channel.Poll();
   if (IsIdle()) deadline = channel.AwaitsLateReplies() ? Deadline() : connection_.RequestDeadline();
   (void)channel.Call<wire::CloseRegionReply>(wire::CloseRegion{.region = id_}, deadline,
-                                             {.sent_anyway = true});
+                                             {.sent_later_behind = SIZE_MAX});
   const auto lock = channel.Lock();
   session_->RemoveRegion(id_);
 }
@@ -303,9 +303,9 @@ Result<uint32_t> Region::Prefetch(std::span<const BlockHash> hashes, Deadline de
   KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
   if (hashes.empty()) return 0;
   const wire::Prefetch request{.pool = id_, .hashes = hashes};
-  KVT_ASSIGN_OR_RETURN(
-      const wire::PrefetchReply reply,
-      session_->channel().Call<wire::PrefetchReply>(request, deadline, {.sent_anyway = true}));
+  KVT_ASSIGN_OR_RETURN(const wire::PrefetchReply reply,
+                       session_->channel().Call<wire::PrefetchReply>(
+                           request, deadline, {.sent_later_behind = wire::kMaxFrameBytes}));
   return reply.count;
 }
 

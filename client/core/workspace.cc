@@ -56,7 +56,7 @@ Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachm
 
 void Workspace::Close() const {
   const wire::WorkspaceClose request{.number = *number_};
-  (void)link_->session->channel().Post(request);
+  (void)link_->session->channel().GiveBack(request);
 }
 
 Workspace::~Workspace() {

@@ -206,7 +206,8 @@ KVT_API kvt_status kvt_region_lookup(kvt_region* region, const kvt_hash* hashes,
  * behind all loads and stores; of all that they brought, the blocks not loaded yet take half of
  * host memory at most, and if no block comes for 5 s, for that reason or another, the call ends
  * with the blocks that came.
- * The blocks are not used by this, and may leave again. KVT_TIMEOUT: they still come. */
+ * The blocks are not used by this, and may leave again. KVT_TIMEOUT: they still come, unless the
+ * reason is "not_sent": the daemon takes in no requests, and will not hear of this one. */
 KVT_API kvt_status kvt_region_prefetch(kvt_region* region, const kvt_hash* hashes, size_t count,
                                        int64_t timeout_ms, uint32_t* in_memory);
 

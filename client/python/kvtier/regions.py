@@ -353,7 +353,7 @@ class Region(Owner):
         take half of host memory at most, and if no block comes for 5 s, the call ends with the
         blocks that are there.
         The blocks are not used by this, and may leave again. Raises UnavailableError,
-        LimitExceededError, TimedOutError (they still come).
+        LimitExceededError, TimedOutError (they still come, unless its reason is "not_sent").
         """
         joined = _hash_rows(hashes)
         return self._number(

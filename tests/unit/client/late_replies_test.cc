@@ -64,8 +64,8 @@ TEST(LateReplies, AGrantIsGivenBackThoughAnotherThreadTookItFromTheSocket) {
   const auto cancel = [&](uint64_t request_id) { session.CancelAcquire(request_id, {kPool}); };
   for (int i = 0; i < 300 && !HasFailure(); ++i) {
     const wire::Acquire request{.parts = {{.pool = kPool, .new_blocks = 1}}};
-    EXPECT_FALSE(channel.Call<wire::AcquireReply>(request, DeadlineIn(0),
-                                                  {.on_cancelled = cancel, .sent_anyway = true}));
+    EXPECT_FALSE(channel.Call<wire::AcquireReply>(
+        request, DeadlineIn(0), {.on_cancelled = cancel, .sent_later_behind = 0}));
     const auto [type, request_id] = peer->Next();
     EXPECT_EQ(type, static_cast<uint16_t>(wire::MessageType::kAcquire));
     {

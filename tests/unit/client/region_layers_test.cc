@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers of a region's loads: what their counters say, on a daemon that copies nothing. Pages of a
-// region's memory.
+// region's memory. Requests that the daemon does not take in at once.
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -9,6 +9,8 @@
 #include <chrono>
 #include <future>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "tests/unit/client/client_fixture.h"
 
@@ -243,6 +245,41 @@ TEST_F(RegionLayersTest, ClosingWhatNothingTouchesWaitsNoLongerThanOtherRequests
   region_.reset();
   daemon_->Send(FrameOf(wire::CloseRegionReply{}, daemon_->WaitForHeldBack()));
   EXPECT_TRUE(connection_->Ping());
+}
+
+TEST_F(RegionLayersTest, APrefetchWithoutPatienceIsSentHoweverLongItIs) {
+  constexpr int kPrefetches = 50;
+  const std::vector<kvt_hash> hashes(wire::kMaxHashesPerCall, Hash(1));
+  for (int sent = 0; sent < kPrefetches;) {
+    const kvt_status status =
+        kvt_region_prefetch(region_->get(), hashes.data(), hashes.size(), 0, nullptr);
+    ASSERT_THAT(status, ::testing::AnyOf(KVT_OK, KVT_TIMEOUT)) << kvt_last_error()->context;
+    // Only a few wait to be sent at a time.
+    if (status == KVT_OK || kvt_last_error()->reason != std::string("not_sent")) ++sent;
+  }
+  daemon_->WaitForRequests(wire::MessageType::kPrefetch, kPrefetches);
+  EXPECT_TRUE(connection_->IsConnected());
+}
+
+TEST_F(RegionLayersTest, ARequestThatIsSentHalfwayWaitsNoLongerThanItsDeadline) {
+  std::promise<void> gate;
+  daemon_->Intercept([opened = gate.get_future().share()](
+                         const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+    if (frame.type == static_cast<uint16_t>(wire::MessageType::kPrefetch)) opened.wait();
+    return std::nullopt;
+  });
+  const std::vector<kvt_hash> hashes(wire::kMaxHashesPerCall, Hash(1));
+  int sent = -1;
+  std::string reason = "request_timeout";
+  for (; reason == "request_timeout"; ++sent) {
+    ASSERT_EQ(kvt_region_prefetch(region_->get(), hashes.data(), hashes.size(), 0, nullptr),
+              KVT_TIMEOUT);
+    reason = kvt_last_error()->reason;
+  }
+  EXPECT_EQ(reason, "not_sent") << "so much waits to be sent, and no more";
+  gate.set_value();
+  EXPECT_TRUE(region_->Lookup(hashes));
+  EXPECT_EQ(daemon_->Requests(wire::MessageType::kPrefetch), sent);
 }
 
 TEST_F(RegionLayersTest, ALoadOfWhichTheDaemonHasAPartIsBegun) {

@@ -200,19 +200,6 @@ TEST_F(RegionTest, ARegionThatIsOpenedTooLateIsClosedWhileTheClientIdles) {
   EXPECT_TRUE(connection_->IsConnected());
 }
 
-TEST_F(RegionTest, APrefetchWithoutPatienceIsSentHoweverLongItIs) {
-  constexpr int kPrefetches = 50;
-  Open();
-  const std::vector<kvt_hash> hashes(wire::kMaxHashesPerCall, Hash(1));
-  for (int i = 0; i < kPrefetches; ++i) {
-    const kvt_status status =
-        kvt_region_prefetch(region_->get(), hashes.data(), hashes.size(), 0, nullptr);
-    ASSERT_THAT(status, ::testing::AnyOf(KVT_OK, KVT_TIMEOUT)) << kvt_last_error()->context;
-  }
-  daemon_->WaitForRequests(wire::MessageType::kPrefetch, kPrefetches);
-  EXPECT_TRUE(connection_->IsConnected());
-}
-
 TEST_F(RegionTest, ADaemonThatWasGivenUpMayStillCopyUntilItGoesOn) {
   Connect(ImpatientOptions());
   Open();
@@ -240,11 +227,17 @@ TEST_F(RegionTest, ADaemonThatPausesForTransfersUnderWayIsNotGivenUp) {
   const auto taken_in = std::make_shared<uint64_t>(0);
   daemon_->Intercept([taken_in, opened = gate.get_future().share()](
                          const wire::Frame& frame) -> std::optional<Bytes> {
+    if (frame.type == static_cast<uint16_t>(wire::MessageType::kOpenRegion)) {
+      return FrameOf(wire::OpenRegionReply{PoolId{6}, kBlockBytes}, frame.request_id);
+    }
     if (frame.type != static_cast<uint16_t>(wire::MessageType::kStore)) return std::nullopt;
     *taken_in += wire::Decode<wire::Store>(frame.payload)->items.size();
     if (*taken_in >= wire::kTransfersPauseAt) opened.wait();
     return Bytes();
   });
+  auto opened = connection_->OpenRegion(model_, SharedMemory());
+  ASSERT_TRUE(opened) << opened.error().ToString();
+  auto idle = std::make_unique<kvt::Region>(*std::move(opened));
   std::vector<kvt_store_block> blocks;
   for (uint32_t i = 0; i < kMany; ++i) blocks.push_back(Stored(i, 1));
   auto stored = std::async(std::launch::async, [&] { return region_->Store(blocks).has_value(); });
@@ -252,9 +245,16 @@ TEST_F(RegionTest, ADaemonThatPausesForTransfersUnderWayIsNotGivenUp) {
   while (connection_->Ping()) {
   }
   EXPECT_EQ(connection_->Ping().error().code, KVT_TIMEOUT);
+  const kvt_hash hash = Hash(1);
+  EXPECT_NE(kvt_region_prefetch(idle->get(), &hash, 1, 0, nullptr), KVT_UNAVAILABLE);
+  idle.reset();
+  pool_.reset();
   gate.set_value();
   EXPECT_TRUE(stored.get());
   EXPECT_TRUE(connection_->IsConnected());
+  daemon_->WaitForRequests(wire::MessageType::kPrefetch, 1);
+  daemon_->WaitForRequests(wire::MessageType::kCloseRegion, 1);
+  daemon_->WaitForRequests(wire::MessageType::kDetach, 1);
 }
 
 TEST_F(RegionTest, ClosingWaitsUntilTheDaemonSaysThatNothingTouchesTheMemory) {
