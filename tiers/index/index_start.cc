@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -154,16 +155,18 @@ Result<RebuiltIndex> Rebuild(const DiskFiles& files, const RebuildOptions& optio
 }
 
 // No header tells of distrust.
-void AddDistrusted(const NamespaceIdentity& identity, IndexSnapshot* snapshot) {
+void AddDistrusted(const std::vector<NamespaceIdentity>& told, IndexSnapshot* snapshot) {
   auto& namespaces = snapshot->namespaces;
-  auto found =
-      std::ranges::find(namespaces, identity, &std::pair<NamespaceId, NamespaceIdentity>::second);
-  if (found == namespaces.end()) {
+  std::map<NamespaceIdentity, NamespaceId> ids;
+  for (const auto& [id, identity] : namespaces) ids.emplace(identity, id);
+  std::set<NamespaceId> distrusted;
+  for (const NamespaceIdentity& identity : told) {
     const NamespaceId next(static_cast<uint32_t>(namespaces.size()));
-    found = namespaces.emplace(found, next, identity);
+    const auto [known, is_new] = ids.try_emplace(identity, next);
+    if (is_new) namespaces.emplace_back(next, identity);
+    distrusted.insert(known->second);
   }
-  if (std::ranges::count(snapshot->distrusted, found->first) > 0) return;
-  snapshot->distrusted.push_back(found->first);
+  snapshot->distrusted.assign(distrusted.begin(), distrusted.end());
 }
 
 // A good index whose hashes cannot be decrypted is no better than none.
@@ -257,7 +260,7 @@ Result<StartedIndex> StartIndex(const std::vector<std::filesystem::path>& config
       result.damaged_marks += DistrustMark::AddTo(&distrusted, drive.directory);
       result.damaged_marks += ErasureMark::AddTo(&snapshot.erasures, drive.directory);
     }
-    for (const NamespaceIdentity& identity : distrusted) AddDistrusted(identity, &snapshot);
+    AddDistrusted(distrusted, &snapshot);
     KVT_ASSIGN_OR_RETURN(result.unwritten,
                          ReplaceIndex(place, start, &snapshot, cipher, loop, &opened));
   }

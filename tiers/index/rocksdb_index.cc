@@ -313,15 +313,18 @@ class RocksdbIndex::Database {
     return Write(batch);
   }
 
-  // The batch has been committed; a rebuild after it shall know of distrust and erasures, too.
-  Status Mark(const IndexBatch& batch) {
-    for (const auto& [id, identity] : batch.namespaces) names_.insert_or_assign(id, identity);
-    for (const NamespaceId id : batch.trusted) distrusted_.erase(id);
-    distrusted_.insert(batch.distrusted.begin(), batch.distrusted.end());
-    for (const ErasureRecord& begun : batch.erasures) erasures_[begun.number] = begun;
-    for (const uint32_t number : batch.ended_erasures) erasures_.erase(number);
-    const bool same = batch.trusted.empty() && batch.distrusted.empty() && batch.erasures.empty() &&
-                      batch.ended_erasures.empty();
+  // The batches have been committed; a rebuild after them shall know of distrust and erasures, too.
+  Status Mark(std::span<const Queued> group) {
+    bool same = true;
+    for (const auto& [batch, done] : group) {
+      for (const auto& [id, identity] : batch.namespaces) names_.insert_or_assign(id, identity);
+      for (const NamespaceId id : batch.trusted) distrusted_.erase(id);
+      distrusted_.insert(batch.distrusted.begin(), batch.distrusted.end());
+      for (const ErasureRecord& begun : batch.erasures) erasures_[begun.number] = begun;
+      for (const uint32_t number : batch.ended_erasures) erasures_.erase(number);
+      same = same && batch.trusted.empty() && batch.distrusted.empty() && batch.erasures.empty() &&
+             batch.ended_erasures.empty();
+    }
     return same ? Status() : MarkDrives();
   }
 
@@ -547,9 +550,7 @@ void RocksdbIndex::Work() {
     Status status = database_->Commit(&batch);
     const bool purge =
         std::ranges::any_of(group, [](const Queued& queued) { return queued.batch.purge_tokens; });
-    for (const Queued& queued : group) {
-      if (status) status = database_->Mark(queued.batch);
-    }
+    if (status) status = database_->Mark(group);
     if (status && purge) status = database_->PurgeTokens();
     // One status for all: RocksDB applies the joined batch as a whole or not at all.
     std::vector<std::function<void(Status)>> callbacks;

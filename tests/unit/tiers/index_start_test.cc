@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -128,6 +130,25 @@ TEST_F(IndexStartTest, DistrustOutlivesTheIndexAndOneOfTheDrivesUntilItIsForgive
   }
   for (const auto& directory : directories_) std::filesystem::remove_all(directory / "index");
   EXPECT_TRUE(Start().snapshot.distrusted.empty());
+}
+
+// A tenant can have very many of its models distrusted.
+TEST_F(IndexStartTest, DistrustOfEightTimesAsManyTakesNotFarLongerThanEightTimes) {
+  const auto processor_time = [this](uint32_t models) {
+    std::vector<NamespaceIdentity> theirs(models, {.tenant = "t", .model = {}, .block_bytes = 64});
+    for (uint32_t i = 0; i < models; ++i) {
+      std::memcpy(theirs[i].model.bytes.data(), &i, sizeof(i));
+    }
+    std::filesystem::remove_all(directories_[0] / "index");
+    for (const auto& directory : directories_) {
+      EXPECT_TRUE(DistrustMark::Write(directory, theirs));
+    }
+    const std::clock_t start = std::clock();
+    EXPECT_EQ(Start().snapshot.distrusted.size(), models);
+    return std::clock() - start;
+  };
+  const std::clock_t few = processor_time(4'000);
+  EXPECT_LT(processor_time(32'000), 25 * few);
 }
 
 TEST_F(IndexStartTest, AnErasureThatBeganWithoutTheDriveOfTheIndexIsKnownWhenThatIsBack) {
