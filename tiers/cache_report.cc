@@ -148,8 +148,9 @@ CacheGauges Cache::Impl::Gauges() const {
                               state.orders.persist_wanted_blocks() +
                               down.persister.writes_in_flight();
   gauges.pinned_blocks = state.orders.pins.size();
-  const std::set<NamespaceId>& distrusted = state.blocks.trust.distrusted();
-  gauges.distrusted.assign(distrusted.begin(), distrusted.end());
+  for (const auto& [whose, tenant] : state.blocks.trust.distrusted()) {
+    gauges.distrusted.push_back(whose);
+  }
   gauges.token_blocks = state.token_ids.blocks();
   gauges.token_bytes = state.token_ids.bytes();
   gauges.sessions = sessions.size();

@@ -8,6 +8,9 @@
 #include <boost/json.hpp>
 #include <charconv>
 #include <cmath>
+#include <map>
+#include <string_view>
+#include <utility>
 
 #include "daemon/config/config_schema.h"
 #include "daemon/metrics/metrics.h"
@@ -113,10 +116,13 @@ json::array PoolsStatus(const MetricsSnapshot& snapshot) {
   return pools;
 }
 
+// A tenant can have many more of its own, which hide none of another's.
 json::array DistrustedStatus(const CacheGauges& gauges, const MetricsSources& sources) {
   json::array distrusted;
+  std::map<std::string_view, size_t> listed;  // by tenant
   for (const NamespaceId id : gauges.distrusted) {
     const NamespaceIdentity& identity = sources.cache->IdentityOf(id);
+    if (++listed[identity.tenant] > MetricsSnapshot::kMaxListed) continue;
     const std::string model = identity.model.Hex();
     distrusted.push_back({{"tenant", identity.tenant},
                           {"model", model},
@@ -299,6 +305,8 @@ void AddMetrics(const MetricsSnapshot& snapshot, std::string_view MetricRow::*pl
 
 std::string StatusJson(const MetricsSources& sources) {
   const MetricsSnapshot snapshot = TakeMetricsSnapshot(sources);
+  json::array distrusted = DistrustedStatus(snapshot.gauges, sources);
+  const size_t distrusted_unlisted = snapshot.gauges.distrusted.size() - distrusted.size();
   json::object status{
       {"schema", kStatusSchema},
       {"version", Version()},
@@ -311,7 +319,8 @@ std::string StatusJson(const MetricsSources& sources) {
       {"disk", DiskStatus(*sources.disk, snapshot.gauges, snapshot.drives)},
       {"pools", PoolsStatus(snapshot)},
       {"pools_unlisted", snapshot.gauges.pools.size() - snapshot.pools.size()},
-      {"distrusted", DistrustedStatus(snapshot.gauges, sources)},
+      {"distrusted", std::move(distrusted)},
+      {"distrusted_unlisted", distrusted_unlisted},
       {"tenants", TenantsStatus(snapshot.gauges)},
       {"usage", UsageStatus(snapshot.gauges)},
       {"sessions", SessionsStatus(snapshot)},

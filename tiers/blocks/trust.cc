@@ -86,7 +86,6 @@ Ruling Trust::Differ(NamespaceId whose, Party stored, Party computed) {
   if (stored != computed && for_stored != for_computed) {
     return Expel(whose, for_stored ? computed : stored, &evidence);
   }
-  Distrust(whose);
   return {.kind = Ruling::Kind::kDistrust};
 }
 
@@ -114,15 +113,19 @@ Ruling Trust::Expel(NamespaceId whose, Party party, Evidence* evidence) {
   return {.kind = Ruling::Kind::kExpel, .party = party};
 }
 
-void Trust::Distrust(NamespaceId whose) {
-  distrusted_.insert(whose);
+void Trust::Distrust(NamespaceId whose, TenantLine tenant) {
+  if (distrusted_.emplace(whose, tenant).second) ++counts_[tenant];
   evidence_.erase(whose);
 }
 
 bool Trust::Forgive(NamespaceId whose) {
   evidence_.erase(whose);
   std::erase_if(expelled_, [whose](const auto& one) { return one.first == whose; });
-  return distrusted_.erase(whose) > 0;
+  const auto found = distrusted_.find(whose);
+  if (found == distrusted_.end()) return false;
+  --counts_[found->second];
+  distrusted_.erase(found);
+  return true;
 }
 
 }  // namespace kvtier

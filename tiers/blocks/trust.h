@@ -30,6 +30,7 @@
 
 #include "tiers/directory/directory.h"
 #include "tiers/policy/eviction_policy.h"
+#include "tiers/policy/tenant_queues.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/session_identity.h"
 
@@ -51,6 +52,9 @@ struct Ruling {
 class Trust {
  public:
   static constexpr uint32_t kMostDifferences = 3;
+  // So many identities of one tenant are distrusted at most: each is kept until an administrator
+  // forgets it, and a tenant's own processes can have any of its identities distrusted.
+  static constexpr size_t kMostOfTenant = 1024;
 
   // The party opens a region, from which it may store until it closes it. The same for the same
   // process; its session stands for one that has no number here.
@@ -69,7 +73,7 @@ class Trust {
   [[nodiscard]] std::string NameOf(Party party) const;
 
   void Agree(NamespaceId whose, Party stored, Party computed);
-  // The ruling is in force when this returns.
+  // An expulsion is in force when this returns; for kDistrust call Distrust.
   [[nodiscard]] Ruling Differ(NamespaceId whose, Party stored, Party computed);
 
   [[nodiscard]] bool Distrusts(NamespaceId whose) const {
@@ -85,8 +89,13 @@ class Trust {
     const Party storer = StorerOf(block);
     return storer == kCondemnedParty || Expelled(whose, storer);
   }
-  [[nodiscard]] const std::set<NamespaceId>& distrusted() const { return distrusted_; }
-  void Distrust(NamespaceId whose);
+  [[nodiscard]] const std::map<NamespaceId, TenantLine>& distrusted() const { return distrusted_; }
+  void Distrust(NamespaceId whose, TenantLine tenant);
+  // Whether another identity of the tenant may be distrusted.
+  [[nodiscard]] bool HasRoom(TenantLine tenant) const {
+    const auto count = counts_.find(tenant);
+    return count == counts_.end() || count->second < kMostOfTenant;
+  }
   // Everything said of the identity is forgotten. True if it was distrusted.
   bool Forgive(NamespaceId whose);
 
@@ -129,7 +138,8 @@ class Trust {
   uint64_t condemned_ = 0;     // rows
   std::unordered_map<NamespaceId, Evidence> evidence_;
   std::set<std::pair<NamespaceId, Party>> expelled_;
-  std::set<NamespaceId> distrusted_;
+  std::map<NamespaceId, TenantLine> distrusted_;
+  std::map<TenantLine, size_t> counts_;  // of `distrusted_`
 };
 
 }  // namespace kvtier

@@ -29,17 +29,19 @@ void DiskRestore::RestoreNamespaces(const IndexSnapshot& snapshot) {
   std::unordered_set<NamespaceId> used;
   for (const IndexRecord& record : snapshot.records) used.insert(record.key.namespace_id);
   for (const TokensRecord& tokens : snapshot.tokens) used.insert(tokens.key.namespace_id);
-  used.insert(snapshot.distrusted.begin(), snapshot.distrusted.end());
+  const std::unordered_set<NamespaceId> distrusted(snapshot.distrusted.begin(),
+                                                   snapshot.distrusted.end());
   for (const auto& [id, identity] : snapshot.namespaces) {
-    if (!used.contains(id) || identity.block_bytes == 0) continue;
+    const bool is_distrusted = distrusted.contains(id);
+    if ((!used.contains(id) && !is_distrusted) || identity.block_bytes == 0) continue;
     Namespace name_space = state_.blocks.MakeNamespace(identity);
     name_space.indexed = true;
     // Slabs have become too small for it. Its records are still there, so that its number is not
     // free.
     if (!disk_.allocator().Fits(name_space.slot_bytes)) name_space.slot_bytes = 0;
-    const bool distrusted = std::ranges::find(snapshot.distrusted, id) != snapshot.distrusted.end();
-    if (!state_.blocks.namespaces.Restore(id, std::move(name_space)) || !distrusted) continue;
-    state_.blocks.trust.Distrust(id);
+    const TenantLine tenant = name_space.line;
+    if (!state_.blocks.namespaces.Restore(id, std::move(name_space)) || !is_distrusted) continue;
+    state_.blocks.trust.Distrust(id, tenant);
   }
 }
 

@@ -27,6 +27,7 @@ BlockHash HashOfCopy(BlockHash hash) {
 EntryIndex Canary::BeginCopy(EntryIndex stored, const StoreRequest& request, Party computed) {
   if (request.compare.format == NumberFormat::kNone) return kNoEntry;
   const BlockEntry& entry = state_[stored];
+  if (!state_.blocks.trust.HasRoom(state_.blocks.LineOf(entry))) return kNoEntry;
   const BlockKey key{entry.namespace_id, HashOfCopy(entry.hash)};
   if (!entry.in_host() || copies_.size() + comparisons_.size() >= kMostCopies ||
       state_.blocks.directory.Find(key) != kNoEntry) {
@@ -110,9 +111,14 @@ void Canary::OnDifferent(const Comparison& comparison, EntryIndex stored) {
     }
     state_.incidents.Report(IncidentKind::kKvDiffers, whose, std::move(text));
     if (ruling.kind == Ruling::Kind::kDistrust) {
+      const TenantLine tenant = state_.blocks.LineOf(state_[stored]);
+      trust.Distrust(whose, tenant);
       purges_.push_back({.whose = whose, .party = {}});
       if (state_.has_disk()) disk_.committer().PutTrust(whose);
-      state_.incidents.Report(IncidentKind::kDistrusted, whose, "KV differs again and again");
+      const char* const more =
+          trust.HasRoom(tenant) ? "" : ", of so many models that no more are compared";
+      state_.incidents.Report(IncidentKind::kDistrusted, whose,
+                              fmt::format("KV differs again and again{}", more));
     }
     if (!purges_.empty()) state_.SchedulePart();
   }

@@ -43,7 +43,8 @@ class Canary {
       : state_(*state), host_(*host), disk_(*disk), evict_(std::move(evict)) {}
 
   // An entry for the copy of a block that an engine wants to be compared; kNoEntry if host has not
-  // got the block, or it is being compared just now, or too many are.
+  // got the block, or it is being compared just now, or too many are, or too many identities of its
+  // tenant are distrusted.
   [[nodiscard]] EntryIndex BeginCopy(EntryIndex stored, const StoreRequest& request,
                                      Party computed);
   [[nodiscard]] bool IsCopy(EntryIndex entry) const {

@@ -360,6 +360,9 @@ std::string Troubles(JsonView status, const Terminal& terminal) {
     add(fmt::format("engines differ over the KV of model {} of tenant {}: see `canary.distrusted`",
                     name.empty() ? model["model"].Text() : name, model["tenant"].Text()));
   });
+  if (const uint64_t more = status["distrusted_unlisted"].Count(); more > 0) {
+    add(fmt::format("engines differ over the KV of {} more models", FormatCount(more)));
+  }
   if (status["kernels"]["state"].Text() == "failed") {
     add("kernels off: " + status["kernels"]["reason"].Text());
   }

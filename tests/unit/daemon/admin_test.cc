@@ -9,12 +9,14 @@
 #include <filesystem>
 #include <functional>
 #include <set>
+#include <vector>
 
 #include "daemon/admin/admin_operation.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/daemon_under_test.h"
 #include "tests/unit/daemon/verbs.h"
 #include "tests/unit/daemon/wire_client.h"
+#include "tiers/storage/disk_directory.h"
 
 namespace kvtier {
 namespace {
@@ -120,6 +122,31 @@ TEST_F(AdminOfManyPools, StatusListsThePoolsThatHoldTheMost) {
   EXPECT_EQ(pools.at(63).at("referenced"), 2);
   EXPECT_EQ(status.at("pools_unlisted"), 6);
   EXPECT_EQ(status.at("devices").at(0).at("blocks"), 2);
+}
+
+class AdminOfManyDistrusted : public Admin {
+ protected:
+  AdminOfManyDistrusted()
+      : Admin([](Config* config) {
+          std::vector<NamespaceIdentity> distrusted;
+          for (uint8_t i = 0; i < 70; ++i) {
+            distrusted.push_back(
+                {.tenant = "a", .model = ModelFingerprint{{i}}, .block_bytes = 64});
+          }
+          distrusted.push_back({.tenant = "b", .model = ModelFingerprint{{9}}, .block_bytes = 64});
+          const auto directory = config->disk.Places().front();
+          std::filesystem::create_directories(directory);
+          EXPECT_TRUE(DistrustMark::Write(directory, distrusted));
+        }) {}
+};
+
+TEST_F(AdminOfManyDistrusted, StatusListsSomeOfEachTenant) {
+  const json::value status = Ask(R"({"op":"status"})");
+  const json::array& distrusted = status.at("distrusted").as_array();
+  ASSERT_EQ(distrusted.size(), 65u);
+  EXPECT_EQ(distrusted.at(63).at("tenant"), "a");
+  EXPECT_EQ(distrusted.at(64).at("tenant"), "b");
+  EXPECT_EQ(status.at("distrusted_unlisted"), 6);
 }
 
 TEST_F(Admin, KeptMemoryIsShownAndReleased) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -131,8 +132,8 @@ class CacheCanaryTest : public CacheRegionsTest {
     FakeDevicePool* memory = nullptr;
   };
 
-  void StartEngines(bool keep_host = false) {
-    Start({.host_slots = 256, .keep_host = keep_host, .disk_slots = 256});
+  void StartEngines(bool keep_host = false, BlockEventSink* events = nullptr) {
+    Start({.host_slots = 256, .keep_host = keep_host, .disk_slots = 256, .events = events});
     OpenEngines();
   }
   void OpenEngines() {
@@ -333,6 +334,28 @@ TEST_F(CacheCanaryTest, ADistrustedIdentityMissesAndTakesNothingUntilItIsForgive
   cache_->Forgive(cache_->Gauges().distrusted[0]);
   EXPECT_EQ(Store(kAlice, &good_, 41).copied, 1u);
   EXPECT_TRUE(IsFound(41));
+}
+
+TEST_F(CacheCanaryTest, ATenantOfWhichVeryManyModelsAreDistrustedIsComparedNoMore) {
+  change_environment_ = [](CacheEnvironment*, IndexSnapshot* index) {
+    for (uint32_t i = 0; i < Trust::kMostOfTenant; ++i) {
+      NamespaceIdentity identity{.tenant = "tenant", .model = {}, .block_bytes = 64};
+      std::memcpy(identity.model.bytes.data(), &i, sizeof(i));
+      index->namespaces.emplace_back(NamespaceId(i), identity);
+      index->distrusted.push_back(NamespaceId(i));
+    }
+  };
+  StartEngines();
+  ASSERT_THAT(cache_->Gauges().distrusted, SizeIs(Trust::kMostOfTenant));
+  for (uint32_t i = 0; i < 3; ++i) {
+    (void)Store(kAlice, &good_, i);
+    EXPECT_EQ(Store(kBob, &bad_, i).skipped, 1u);
+    EXPECT_TRUE(IsFound(i));
+  }
+  EXPECT_THAT(cache_->Gauges().distrusted, SizeIs(Trust::kMostOfTenant));
+  cache_->Forgive(NamespaceId(5));
+  (void)Store(kBob, &bad_, 0);
+  EXPECT_FALSE(IsFound(0));
 }
 
 TEST_F(CacheCanaryTest, DistrustOutlivesARestartAndForgivenessToo) {
