@@ -113,7 +113,9 @@ struct BlockEntry {
   uint32_t indexed_use_s = 0;  // last_use_s as the index knows it
   uint32_t uses = 0;
   uint16_t tokens = 0;
-  RetentionClass retention = RetentionClass::kExtended;
+  RetentionClass retention : 7 = RetentionClass::kExtended;
+  // It is a canary's copy of another block, of which routers are told nothing.
+  bool is_copy : 1 = false;
   static constexpr uint8_t kMostRecentUses = 127;
   // Since its bytes were computed or read from disk; the largest stands for more, too.
   uint8_t recent_uses : 7 = 1;

@@ -87,6 +87,7 @@ EntryIndex CacheState::AddEntry(const BlockKey& key, uint16_t tokens, uint32_t d
   // Blocks are linked by their depths: what follows the block relies on the one that it had.
   if (!was_lost) entry.depth = depth;
   entry.retention = retention;
+  entry.is_copy = false;
   entry.created_s = entry.last_use_s = clock.NowS();
   orders.AgesOf(blocks.TenantOf(entry), entry.retention).PushHot(index);
   token_ids.NoteAdded(index);

@@ -22,6 +22,7 @@ constexpr uint8_t BitOf(Tier tier) { return static_cast<uint8_t>(1 << static_cas
 
 uint8_t PresenceFeed::TiersOf(EntryIndex index) const {
   const BlockEntry& entry = state_.blocks.directory[index];
+  if (entry.is_copy) return 0;
   uint8_t tiers = 0;
   state_.blocks.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
     if (!pool.is_region && !pool.blocks[block].loading()) tiers |= BitOf(Tier::kPool);

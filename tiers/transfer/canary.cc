@@ -36,6 +36,7 @@ EntryIndex Canary::BeginCopy(EntryIndex stored, const StoreRequest& request, Par
   const EntryRef ref = state_.blocks.directory.RefOf(stored);
   const EntryIndex copy =
       state_.AddEntry(key, request.tokens, request.depth, RetentionClass::kMemory);
+  state_[copy].is_copy = true;
   copies_.emplace(copy, Copy{ref, computed, request.compare});
   return copy;
 }

@@ -485,6 +485,29 @@ TEST_F(CacheCanaryTest, ALoadOfACopyThatItsRegionStillStoresEnds) {
   EXPECT_EQ(cache_->Gauges().entries, 1u);
 }
 
+// Hears of these blocks.
+struct HashSink final : BlockEventSink {
+  void BlockStored(const StoredBlock& block) override { hashes.insert(block.key.hash); }
+  void BlockRemoved(const BlockKey& key, Tier /*tier*/) override { hashes.insert(key.hash); }
+  std::set<BlockHash> hashes;
+};
+
+TEST_F(CacheCanaryTest, RoutersAreToldOfNoCopy) {
+  HashSink sink, snapshot;
+  StartEngines(/*keep_host=*/false, &sink);
+  (void)Store(kAlice, &good_, 1);
+  const BlockHash of_copy = HashOfCopy(TestHash(1, 0));
+  (void)BeginComparedStore(kBob, &good_, 1);
+  while (!cache_->Lookup(sessions_.at(kCarol).region, Hashes{of_copy})[0].host) {
+    ASSERT_TRUE(machine_->loop.RunOne());
+  }
+  EXPECT_EQ(cache_->ReplayEvents(0, 100, &snapshot), Cache::kReplayEnd);
+  Settle();
+  EXPECT_THAT(sink.hashes, ElementsAre(TestHash(1, 0)));
+  EXPECT_THAT(snapshot.hashes, ElementsAre(TestHash(1, 0)));
+  cache_.reset();
+}
+
 TEST_F(CacheCanaryTest, ARegionThatClosesInTheMidstOfAComparisonLeavesNothing) {
   StartEngines();
   (void)Store(kAlice, &good_, 1);
