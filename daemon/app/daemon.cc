@@ -13,6 +13,7 @@
 #include "daemon/config/config_check.h"
 #include "daemon/config/reload.h"
 #include "daemon/config/tenants.h"
+#include "daemon/metrics/http_server.h"
 #include "daemon/net/acceptor.h"
 #include "daemon/runtime/process.h"
 
@@ -316,7 +317,8 @@ void Daemon::MakeEvents() {
         EventStream::Name name{.model = group->model->record.name, .group = std::nullopt};
         if (group->model->groups.size() > 1) name.group = group->index;
         return name;
-      });
+      },
+      HttpOwnerOf);
 }
 
 Status Daemon::ListenForEvents() {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "daemon/events/event_peer.h"
@@ -27,8 +28,8 @@ EventsConfig WithPod(EventsConfig config) {
   return config;
 }
 
-// The process behind a Unix socket, or the address behind TCP.
-std::string OwnerOf(int socket) {
+// The process behind a Unix socket, or the owner of the address behind TCP.
+std::string OwnerOfPeer(int socket, const EventService::OwnerOf& owner_of) {
   sockaddr_storage address{};
   socklen_t bytes = sizeof(address);
   if (::getpeername(socket, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) return {};
@@ -36,7 +37,7 @@ std::string OwnerOf(int socket) {
   if (address.ss_family != AF_UNIX &&
       ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), bytes, text.data(), text.size(),
                     nullptr, 0, NI_NUMERICHOST) == 0) {
-    return text.data();
+    return owner_of(text.data());
   }
   ucred process{};
   socklen_t process_bytes = sizeof(process);
@@ -47,13 +48,14 @@ std::string OwnerOf(int socket) {
 }  // namespace
 
 EventService::EventService(const EventsConfig& config, EventLoop* loop, const Clock* clock,
-                           Log* log, EventStream::NameOf name_of)
+                           Log* log, EventStream::NameOf name_of, OwnerOf owner_of)
     : config_(WithPod(config)),
       loop_(loop),
       clock_(*clock),
       log_(log),
       soon_(loop),
       stream_(config_, clock, std::move(name_of), [this] { WorkSoon(); }),
+      owner_of_(std::move(owner_of)),
       turns_(loop),
       subscribers_{.role = EventPeerRole::kSubscriber},
       replays_{.role = EventPeerRole::kReplay} {}
@@ -94,11 +96,11 @@ Status EventService::Open(const std::string& endpoint, Socket* socket) {
 }
 
 void EventService::Accept(Socket* socket, UniqueFd connection) {
+  std::string owner = OwnerOfPeer(connection.get(), owner_of_);
   if (socket->peers.size() >= kMaxPeers) {
     ++counters_.refused;
-    if (!MakeRoom(socket)) return;
+    if (!MakeRoom(socket, owner)) return;
   }
-  std::string owner = OwnerOf(connection.get());
   const EventPeer::Environment environment{
       .loop = loop_,
       .turns = &turns_,
@@ -114,27 +116,37 @@ void EventService::Accept(Socket* socket, UniqueFd connection) {
   socket->peers.back().peer->Start();
 }
 
-// A router that lost its place to others of its own process or host connects again, and is then the
-// youngest of them.
-bool EventService::MakeRoom(Socket* socket) {
+// So an owner's connections that come and go take no place from routers of others, nor from those
+// of its own that have been there for longer.
+bool EventService::MakeRoom(Socket* socket, const std::string& owner) {
   const int64_t now_ms = clock_.MonotonicMs();
   std::map<std::string_view, size_t> connections;
   for (const Connected& each : socket->peers) ++connections[each.owner];
+  const bool has_share = connections[owner] >= kShare;
   // The list is in the order of age.
-  const auto end_first = [socket](const auto& may_go) {
-    const auto found = std::ranges::find_if(socket->peers, may_go);
-    if (found == socket->peers.end()) return false;
-    socket->peers.erase(found);
-    return true;
+  std::list<Connected>& peers = socket->peers;
+  const auto first = [&](const auto& may_go) {
+    return std::ranges::find_if(peers, [&](const Connected& each) {
+      return (!has_share || each.owner == owner) && may_go(*each.peer);
+    });
   };
-  return end_first([](const Connected& each) {
-           return each.peer->over() || !each.peer->ready() || each.peer->idle();
-         }) ||
-         end_first([now_ms](const Connected& each) {
-           const std::optional<int64_t> since_ms = each.peer->unread_since_ms();
-           return since_ms && now_ms - *since_ms > kUnreadMs;
-         }) ||
-         end_first([&](const Connected& each) { return connections[each.owner] > kShare; });
+  auto goes =
+      first([](const EventPeer& peer) { return peer.over() || !peer.ready() || peer.idle(); });
+  if (goes == peers.end()) {
+    goes = first([now_ms](const EventPeer& peer) {
+      const std::optional<int64_t> since_ms = peer.unread_since_ms();
+      return since_ms && now_ms - *since_ms > kUnreadMs;
+    });
+  }
+  if (goes == peers.end() && !has_share) {
+    const auto youngest = std::find_if(peers.rbegin(), peers.rend(), [&](const Connected& each) {
+      return connections[each.owner] > kShare;
+    });
+    if (youngest != peers.rend()) goes = std::prev(youngest.base());
+  }
+  if (goes == peers.end()) return false;
+  peers.erase(goes);
+  return true;
 }
 
 // In an event of its own, because the peer that says so is still on the stack.

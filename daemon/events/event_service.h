@@ -61,15 +61,18 @@ class SnapshotShares {
 class EventService final : public EventReportSource {
  public:
   // Connections at once, for each of the two sockets. One more takes the place of one that nothing
-  // is sent to, or that does not read, or of the oldest of an owner with more than a share; it is
-  // closed where there is none.
+  // is sent to, or that does not read, or of the youngest of an owner with more than a share; it is
+  // closed where there is none. One of an owner that has a share takes none from other owners.
   static constexpr size_t kMaxPeers = 64;
   static constexpr size_t kShare = kMaxPeers / 4;
   // So long without reading, a router gives up its place to another.
   static constexpr int64_t kUnreadMs = 10'000;
 
+  // Tells the owner of connections over TCP from a literal address.
+  using OwnerOf = std::function<std::string(const std::string& address)>;
+
   EventService(const EventsConfig& config, EventLoop* loop, const Clock* clock, Log* log,
-               EventStream::NameOf name_of);
+               EventStream::NameOf name_of, OwnerOf owner_of);
   ~EventService() override;
   EventService(const EventService&) = delete;
   EventService& operator=(const EventService&) = delete;
@@ -88,7 +91,7 @@ class EventService final : public EventReportSource {
  private:
   struct Connected {
     std::unique_ptr<EventPeer> peer;
-    std::string owner;  // a process of this machine, or another machine's address
+    std::string owner;  // a process of this machine, or that of an address
     int64_t since_ms = 0;
   };
   // One listening socket and those who connected to it.
@@ -101,8 +104,8 @@ class EventService final : public EventReportSource {
 
   [[nodiscard]] Status Open(const std::string& endpoint, Socket* socket);
   void Accept(Socket* socket, UniqueFd connection);
-  // Ends a connection so that another fits. Returns whether there was one.
-  [[nodiscard]] bool MakeRoom(Socket* socket);
+  // Ends a connection so that another one, of this owner, fits. Returns whether there was one.
+  [[nodiscard]] bool MakeRoom(Socket* socket, const std::string& owner);
   void RemoveEnded();
   // Publishes, and has peers send what there is.
   void Work();
@@ -116,6 +119,7 @@ class EventService final : public EventReportSource {
   EventPeerCounters counters_;
   Timer soon_;
   EventStream stream_;
+  const OwnerOf owner_of_;
   SnapshotShares snapshots_;
   FairTurns turns_;
   Socket subscribers_;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "daemon/metrics/http_server.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/event_client.h"
@@ -32,10 +33,12 @@ class EventServiceTest : public CacheTest {
                         .tenants = {"tenant"},
                         .format = EventFormat::kVllmBytes};
     if (adjust) adjust(&config);
-    service_ = std::make_unique<EventService>(config, &loop_, &clock_, &log_,
-                                              [](const NamespaceIdentity&) {
-                                                return EventStream::Name{"model", std::nullopt};
-                                              });
+    service_ = std::make_unique<EventService>(
+        config, &loop_, &clock_, &log_,
+        [](const NamespaceIdentity&) {
+          return EventStream::Name{"model", std::nullopt};
+        },
+        owner_of_);
     Start({.events = service_->sink()});
     const Status listening = service_->Listen(cache_.get());
     ASSERT_TRUE(listening) << listening.error().ToString();
@@ -80,6 +83,8 @@ class EventServiceTest : public CacheTest {
   Log log_{LogConfig{.level = LogLevel::kError}};
   EventLoop loop_;
   std::unique_ptr<EventService> service_;
+  // Loopback's addresses stand for hosts.
+  EventService::OwnerOf owner_of_ = [](const std::string& address) { return address; };
   uint64_t first_ = 0;
 };
 
@@ -330,13 +335,40 @@ TEST_F(FullEventServiceTest, OneThatSubscribedToNothingMakesRoom) {
   WaitFor([&] { return Ended() == 1; });
 }
 
-TEST_F(FullEventServiceTest, TheOldestOfAHostWithMoreThanItsShareMakesRoom) {
+TEST_F(FullEventServiceTest, TheYoungestOfAHostWithMoreThanItsShareMakesRoom) {
   Fill(1, [](EventClient* client) { client->Subscribe(""); });
   WaitForSubscribers(EventService::kMaxPeers);
   EventClient router(service_->Report().endpoint, "SUB", "127.0.0.99");
   ExpectServed(&router);
   WaitFor([&] { return Ended() == 1; });
-  EXPECT_TRUE(others_.front()->ended());
+  EXPECT_TRUE(others_.back()->ended());
+}
+
+TEST_F(FullEventServiceTest, AnOldRouterStaysWhileOthersOfItsHostComeAndGo) {
+  Fill(1, [](EventClient* client) { client->Subscribe(""); });
+  WaitForSubscribers(EventService::kMaxPeers);
+  for (int i = 0; i < 20; ++i) {
+    EventClient one_more(service_->Report().endpoint, "SUB", "127.0.0.10");
+    WaitFor([&] { return one_more.ended() || Ended() > 0; });
+    ASSERT_EQ(Ended(), 0u);
+  }
+}
+
+class EventServiceOfOneProcessTest : public FullEventServiceTest {
+ protected:
+  EventServiceOfOneProcessTest() {
+    owner_of_ = [](const std::string& address) {
+      return address == "127.0.0.99" ? "another host" : HttpOwnerOf(address);
+    };
+  }
+};
+
+TEST_F(EventServiceOfOneProcessTest, ManyAddressesOfLoopbackKeepNoOtherHostOut) {
+  Fill(8, [](EventClient* client) { client->Subscribe(""); });
+  WaitForSubscribers(EventService::kMaxPeers);
+  EventClient router(service_->Report().endpoint, "SUB", "127.0.0.99");
+  ExpectServed(&router);
+  WaitFor([&] { return Ended() == 1; });
 }
 
 TEST_F(FullEventServiceTest, OneThatReadsNothingMakesRoomAfterSeconds) {
@@ -380,8 +412,9 @@ TEST_F(FullEventServiceTest, OneThatSubscribesAgainAndAgainHasItsShareOfSnapshot
 TEST_F(EventServiceTest, SaysWhichAddressIsTaken) {
   Open([](EventsConfig* config) { config->endpoint = "tcp://127.0.0.1:0"; });
   EventsConfig taken{.endpoint = service_->Report().endpoint};
-  EventService second(taken, &loop_, &clock_, &log_,
-                      [](const NamespaceIdentity&) { return std::nullopt; });
+  EventService second(
+      taken, &loop_, &clock_, &log_, [](const NamespaceIdentity&) { return std::nullopt; },
+      owner_of_);
   const Status listening = second.Listen(cache_.get());
   ASSERT_FALSE(listening);
   EXPECT_EQ(listening.error().reason, "EADDRINUSE");
