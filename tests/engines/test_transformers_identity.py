@@ -296,12 +296,14 @@ class RefusalTest(KvtierTestCase):
         self.expect_stored(model, prompt, lambda cache: call(past_key_values=cache), is_stored=True)
 
     def test_a_turn_with_a_mask_is_not_stored(self):
-        model, prompt = llama(seed=92), prompt_of()
-        cache, answer = self.check(model, prompt)
-        longer = torch.cat([answer, prompt_of(80)], dim=1)
-        mask = torch.ones_like(longer)
-        mask[0, :50] = 0
-        self.assertEqual(cache.store(generate(model, longer, cache, attention_mask=mask)), 0)
+        for make in (llama, qwen3_next):
+            with self.subTest(make.__name__):
+                model, prompt = make(seed=92), prompt_of()
+                cache, answer = self.check(model, prompt)
+                longer = torch.cat([answer, prompt_of(80)], dim=1)
+                mask = torch.ones_like(longer)
+                mask[0, :50] = 0
+                self.assertEqual(cache.store(generate(model, longer, cache, attention_mask=mask)), 0)
 
     def test_an_answer_that_was_rewritten_after_its_store_is_an_error(self):
         # As by a chat template that leaves out what a model has thought.

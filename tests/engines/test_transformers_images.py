@@ -5,7 +5,7 @@ by how much beyond the prompt."""
 import unittest
 
 import torch
-from tiny_models import DEVICE, IMAGE, VISION_END, VISION_START, qwen2_vl
+from tiny_models import DEVICE, IMAGE, VISION_END, VISION_START, gemma3_images, qwen2_vl
 from transformers_case import KvtierTestCase, generate, prompt_of
 
 from kvtier.transformers import Outcome
@@ -40,6 +40,15 @@ class ImagesTest(KvtierTestCase):
         self.assertEqual(self.check(model, prompt)[0].restored_tokens, 160)
         # In another process, perhaps.
         self.assertEqual(self.check(qwen2_vl(seed=1), prompt)[0].restored_tokens, 288)
+
+    def test_a_text_is_restored_to_a_model_that_gets_token_types_with_its_prompt_alone(self):
+        prompt, model = prompt_of(), gemma3_images(seed=8)
+        inputs = {"input_ids": prompt, "token_type_ids": torch.zeros_like(prompt)}
+        plain = model.generate(**inputs, **OPTIONS).tolist()
+        for outcome in (Outcome.MISS, Outcome.RESTORED):
+            with self.cache(model, inputs) as cache:
+                output = model.generate(**inputs, **OPTIONS, past_key_values=cache)
+            self.assertEqual((cache.outcome, output.tolist()), (outcome, plain))
 
     def test_a_text_is_restored_after_several_at_once(self):
         prompt, model = prompt_of(), qwen2_vl(seed=2)

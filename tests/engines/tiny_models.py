@@ -9,7 +9,9 @@ import os
 
 import torch
 from transformers import (
+    Gemma3Config,
     Gemma3ForCausalLM,
+    Gemma3ForConditionalGeneration,
     Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
@@ -106,6 +108,17 @@ def paligemma(seed=0):
         image_token_index=IMAGE,
     )
     return _drawn(PaliGemmaForConditionalGeneration, config, seed)
+
+
+def gemma3_images(seed=0):
+    """As `gemma3`, with images, of which token types tell where they are."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Gemma3Config(
+        text_config={**gemma3(seed).config.to_dict(), **IMAGES},
+        vision_config={**sizes, "intermediate_size": 32, "image_size": 28, "patch_size": 14},
+        image_token_index=IMAGE,
+    )
+    return _drawn(Gemma3ForConditionalGeneration, config, seed)
 
 
 def qwen2_vl(seed=0):

@@ -318,10 +318,10 @@ class KvtierCache(DynamicCache):
         if layer == self._first_layer and self._last_layer != layer:
             position = self.get_seq_length()
             is_step = position == self._begun_at + 1 and tokens <= 1
-            # Neither is looked at between tokens that are generated one by one.
+            # Neither is looked at between tokens that are generated one by one, as far as they are known to be.
             if not is_step:
                 self._look_at_model()
-            if not is_step or position < len(self._tokens):
+            if not is_step or tokens == 0 or position < len(self._tokens):
                 self._look_at_pass(position, tokens)
             if self._moved_by:
                 self._look_at_positions(position)

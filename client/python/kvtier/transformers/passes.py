@@ -50,7 +50,9 @@ def fault_of_pass(
     others = (one != other for one, other in zip(ids[:plain], known[position:]))
     if count not in (0, len(ids)) or any(others):
         return "the model computes other tokens than this cache is for"
-    if token_type is not None and given.get("token_type_ids") is None:
+    # Models of images are told by types where these are, and `generate` tells no types behind the prompt.
+    is_typed = token_type is not None and not (opaque and position >= len(known))
+    if is_typed and given.get("token_type_ids") is None:
         return "the model is given no token_type_ids"
     has_media = plain < len(ids) or not opaque.isdisjoint(known)
     for name, value in given.items():
