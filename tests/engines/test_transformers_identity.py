@@ -2,6 +2,7 @@
 """Identity and refusals, with a real transformers and a real kvtierd."""
 
 import functools
+import itertools
 import importlib.util
 import pathlib
 import unittest
@@ -304,6 +305,19 @@ class RefusalTest(KvtierTestCase):
                 mask = torch.ones_like(longer)
                 mask[0, :50] = 0
                 self.assertEqual(cache.store(generate(model, longer, cache, attention_mask=mask)), 0)
+
+    def test_a_pass_with_a_mask_behind_one_token_is_not_stored(self):
+        for make, hidden in itertools.product((llama, qwen3_next), (0, 50)):
+            with self.subTest(make.__name__, hidden=hidden), torch.no_grad():
+                model, prompt, more = make(seed=93), prompt_of(), prompt_of(81)
+                tokens = torch.cat([prompt, more], dim=1)
+                mask = torch.ones_like(tokens)
+                mask[0, :hidden] = 0
+                cache = self.cache(model, prompt)
+                model(prompt[:, cache.get_seq_length() :], past_key_values=cache)
+                model(more[:, :1], past_key_values=cache)
+                model(more[:, 1:], attention_mask=mask, past_key_values=cache)
+                self.assertEqual(cache.store(tokens) == 0, hidden > 0)
 
     def test_an_answer_that_was_rewritten_after_its_store_is_an_error(self):
         # As by a chat template that leaves out what a model has thought.
