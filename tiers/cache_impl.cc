@@ -44,11 +44,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
          .prefetch = HostPrefetch(&state, &up.finder, &host, &up.loader, &to_host, &touches),
          .cold_lookup = std::nullopt},
       canary(&state, &host, &disk,
-             [this](const BlockKey& key) {
-               // No host is to be served it, also while something uses it here.
-               if (down.cold_writer) down.cold_writer->deletions().Forget(key, nullptr);
-               return Evict(key, std::nullopt);
-             }),
+             [this](const BlockKey& key) { return DropRefused(key); }),
       regions(&state, &up.finder, &up.loader, &to_host, &touches, &canary),
       upkeep{.hints = SequenceHints(&state, &host),
              .retention = Retention(&state, &pools, &to_host, &host, &to_disk, &disk),
@@ -121,6 +117,18 @@ EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier,
   if (outcome == EvictOutcome::kEvicted) state.SchedulePump();
   const bool stays = outcome != EvictOutcome::kEvicted && outcome != EvictOutcome::kAbsent;
   if (down.cold_writer && !tier && !stays) down.cold_writer->deletions().Forget(key, objects);
+  return outcome;
+}
+
+// No host is to be served it, also while something uses it here. Its object is deleted once: another
+// host may have computed it anew when it is tried again.
+EvictOutcome Cache::Impl::DropRefused(const BlockKey& key) {
+  const EntryRef block = state.blocks.directory.RefOf(state.blocks.Find(key));
+  const bool is_first = state.blocks.trust.StorerOf(block) != kCondemnedParty;
+  if (down.cold_writer && is_first) down.cold_writer->deletions().Forget(key, nullptr);
+  upkeep.adoption.NoteEvicted(key);
+  const EvictOutcome outcome = upkeep.retention.Evict(key, std::nullopt);
+  if (outcome == EvictOutcome::kEvicted) state.SchedulePump();
   return outcome;
 }
 

@@ -56,6 +56,8 @@ class Cache::Impl {
   // Also in the cold store, if `tier` does not name another. Other hosts may still have the block.
   EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier,
                      const std::shared_ptr<ObjectEviction>& objects = nullptr);
+  // For the canary: drops a block that must not be served, or tries to once more.
+  EvictOutcome DropRefused(const BlockKey& key);
   [[nodiscard]] CacheGauges Gauges() const;
   [[nodiscard]] BlockRecord Describe(EntryIndex index) const;
   void CheckInvariants() const;

@@ -240,8 +240,14 @@ Status WriteMark(const fs::path& directory, std::string_view name,
 // No line without a checksum has a first field of that length.
 size_t ReadMark(const fs::path& directory, std::string_view name,
                 const std::function<bool(std::istringstream*)>& take) {
-  size_t damaged = 0;
-  std::ifstream file(directory / name);
+  const fs::path path = directory / name;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) return 0;
+  std::ifstream file;
+  // To open a pipe that nobody writes to would wait for ever.
+  if (fs::is_regular_file(status)) file.open(path);
+  size_t damaged = file.is_open() ? 0 : 1;
   for (std::string line; std::getline(file, line);) {
     const bool summed = line.find(' ') == kSumDigits;
     const std::string text = summed ? line.substr(kSumDigits + 1) : line;
@@ -255,7 +261,8 @@ size_t ReadMark(const fs::path& directory, std::string_view name,
 // A mark that cannot be read or parsed counts as the highest epoch: any index then looks stale and
 // is rebuilt from the headers, which takes longer but trusts nothing that may be old.
 uint64_t EpochMark::Read(const fs::path& directory) {
-  const UniqueFd fd(::open((directory / kMarkName).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const UniqueFd fd(::open((directory / kMarkName).c_str(),
+                           O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd.valid()) return errno == ENOENT ? 0 : UINT64_MAX;
   std::array<char, kMaxMarkBytes> text;
   const ssize_t bytes = ::read(fd.get(), text.data(), text.size());

@@ -63,8 +63,9 @@ void ColdWriter::GatherSample() {
     const uint64_t row = next % kSampledCopies * sample_->part_rows + next / kSampledCopies;
     if (row >= directory.end()) continue;
     const EntryIndex index(static_cast<uint32_t>(row));
-    if (directory.Live(index) && ColdCopyLasts(state_, index))
-      sample_->keys.push_back({directory[index].namespace_id, directory[index].hash});
+    if (!directory.Live(index) || !ColdCopyLasts(state_, index)) continue;
+    const BlockKey key{directory[index].namespace_id, directory[index].hash};
+    if (!written_.contains(key)) sample_->keys.push_back(key);
   }
   AskForSample();
 }

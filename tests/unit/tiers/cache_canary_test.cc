@@ -285,6 +285,9 @@ TEST_F(CacheCanaryTest, ACondemnedBlockThatIsInUseGoesToNoStore) {
   for (int ticks = 0; ticks < 120; ++ticks) AdvanceAndTick(1000);
   EXPECT_EQ(cache_->stats().cold.write_blocks, 0u);
   Release(kAlice, HandlesOf(reply));
+  AdvanceAndTick(1000);
+  EXPECT_EQ(cache_->Gauges().entries, 0u);
+  EXPECT_EQ(store.deletions, 1u) << "another host may have computed it since";
   cache_.reset();
   machine_->loop.DropAll();
 }

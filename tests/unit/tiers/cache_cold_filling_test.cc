@@ -160,6 +160,55 @@ TEST_F(CacheColdTest, FillsAStoreThatWasEmptiedThoughItHasWhatWasWrittenSince) {
   cache_.reset();
 }
 
+// A sample of few, though there are more, would call a store emptied that evicts.
+TEST_F(CacheColdTest, NewCopiesTakeNoPlaceInTheSampleOfOlderOnes) {
+  for (const size_t kept : {0, 1}) {
+    std::optional<GuardedStore> guarded;
+    change_environment_ = [&](CacheEnvironment* environment, IndexSnapshot*) {
+      store_.loop = &machine_->loop;
+      environment->cold = &guarded.emplace(&store_, &machine_->clock, &machine_->loop);
+    };
+    const size_t news = kept == 0 ? 256 : 253;
+    CacheSetup setup = ColdSetup();
+    setup.host_slots = setup.disk_slots = setup.pool_blocks = 320;
+    store_.objects.clear();
+    StartAnotherHost(setup);
+    store_.available = false;
+    Put(Sequence(2, news));
+    store_.available = true;
+    Put(hashes_);
+    Use(hashes_);
+    EvictFromPool();
+    AdvanceAndTick(kAfterMs);
+    ASSERT_THAT(store_.objects, SizeIs(4));
+    Use(Sequence(2, news));
+    EvictFromPool();
+    const auto lose = [&] {
+      store_.refuses = true;
+      (void)Acquire(kAlice, Sequence(3, 4));
+      store_.refuses = false;
+    };
+    lose();
+    for (int ticks = 0; ticks < 4; ++ticks) AdvanceAndTick(1000);
+    ASSERT_THAT(store_.objects, SizeIs(4));
+    if (kept == 0) {
+      store_.objects.clear();
+    } else {
+      store_.objects.erase(Name(hashes_[2]));
+    }
+    lose();
+    AdvanceAndTick(4000);
+    AdvanceAndTick(2500);
+    for (int ticks = 0; ticks < 6; ++ticks) AdvanceAndTick(1000);
+    if (kept == 0) {
+      EXPECT_THAT(store_.objects, SizeIs(news + 4));
+    } else {
+      EXPECT_EQ(stats().write_blocks, news + 4) << "none is written again";
+    }
+    cache_.reset();
+  }
+}
+
 // Else hosts whose blocks are more than the store holds would write for ever.
 TEST_F(CacheColdTest, AStoreThatComesBackHavingEvictedSomeIsNotFilledAnew) {
   WriteByThisHost();

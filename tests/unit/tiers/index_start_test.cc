@@ -2,6 +2,7 @@
 #include "tiers/index/index_start.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <ctime>
@@ -213,6 +214,25 @@ TEST_F(IndexStartTest, AFlippedBitInAMarkIsToldAndTheOtherDriveKnowsTheRecord) {
   EXPECT_EQ(started.damaged_marks, 2u);
   EXPECT_TRUE(started.snapshot.distrusted.empty());
   EXPECT_TRUE(started.snapshot.erasures.empty());
+}
+
+TEST_F(IndexStartTest, AMarkThatCannotBeOpenedIsTold) {
+  Fill(3);
+  Start();
+  std::filesystem::remove_all(directories_[0] / "index");
+  std::filesystem::create_symlink("erasures", directories_[1] / "erasures");
+  EXPECT_EQ(Start().damaged_marks, 1u);
+}
+
+TEST_F(IndexStartTest, APipeInTheMarksPlacesHoldsUpNoStart) {
+  Fill(3);
+  Start();
+  std::filesystem::remove_all(directories_[0] / "index");
+  for (const char* const name : {"erasures", "distrusted", "index.epoch"}) {
+    std::filesystem::remove(directories_[1] / name);
+    ASSERT_EQ(::mkfifo((directories_[1] / name).c_str(), 0600), 0);
+  }
+  EXPECT_EQ(Start().damaged_marks, 2u);
 }
 
 TEST_F(IndexStartTest, LinesOfMarksWithoutAChecksumAreReadAsBefore) {
