@@ -43,8 +43,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
          .acquirer = Acquirer(&state, &pools, &up.loader, &loads, &sessions),
          .prefetch = HostPrefetch(&state, &up.finder, &host, &up.loader, &to_host, &touches),
          .cold_lookup = std::nullopt},
-      canary(&state, &host, &disk,
-             [this](const BlockKey& key) { return DropRefused(key); }),
+      canary(&state, &host, &disk, [this](const BlockKey& key) { return DropRefused(key); }),
       regions(&state, &up.finder, &up.loader, &to_host, &touches, &canary),
       upkeep{.hints = SequenceHints(&state, &host),
              .retention = Retention(&state, &pools, &to_host, &host, &to_disk, &disk),
@@ -120,16 +119,14 @@ EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier,
   return outcome;
 }
 
-// No host is to be served it, also while something uses it here. Its object is deleted once: another
-// host may have computed it anew when it is tried again.
+// Its object goes at the first try: at a later one another host may have computed it anew.
 EvictOutcome Cache::Impl::DropRefused(const BlockKey& key) {
   const EntryRef block = state.blocks.directory.RefOf(state.blocks.Find(key));
   const bool is_first = state.blocks.trust.StorerOf(block) != kCondemnedParty;
   if (down.cold_writer && is_first) down.cold_writer->deletions().Forget(key, nullptr);
   upkeep.adoption.NoteEvicted(key);
-  const EvictOutcome outcome = upkeep.retention.Evict(key, std::nullopt);
-  if (outcome == EvictOutcome::kEvicted) state.SchedulePump();
-  return outcome;
+  state.SchedulePump();
+  return upkeep.retention.Evict(key, std::nullopt);
 }
 
 // From the top of the stack down: an acquire that is served makes victims, victims make copies, and
@@ -577,8 +574,6 @@ bool Cache::LoseDrive(uint32_t drive, const std::string& why, bool with_index) {
 void Cache::StopDraining() { impl_->drains.Stop(); }
 
 // Something that is scheduled may start more: it counts as under way.
-bool Cache::AdoptionEnded() const { return impl_->upkeep.adoption.Ended(); }
-
 bool Cache::Idle() const {
   return impl_->drains.Idle() && impl_->up.Idle() && impl_->upkeep.verifier.Idle() &&
          impl_->upkeep.erasure.Idle() && impl_->upkeep.host_resize.Idle() &&

@@ -124,6 +124,8 @@ std::vector<BlockPresence> Cache::Lookup(NamespaceId namespace_id,
   return presence;
 }
 
+bool Cache::AdoptionEnded() const { return impl_->upkeep.adoption.Ended(); }
+
 std::optional<NamespaceId> Cache::FindNamespace(const NamespaceIdentity& identity) const {
   return impl_->state.blocks.FindNamespace(identity);
 }

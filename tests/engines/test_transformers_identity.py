@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Identity and refusals, with a real transformers and a real kvtierd."""
 
+import contextlib
 import functools
-import itertools
 import importlib.util
+import itertools
 import pathlib
 import unittest
 from unittest import mock
@@ -306,18 +307,32 @@ class RefusalTest(KvtierTestCase):
                 mask[0, :50] = 0
                 self.assertEqual(cache.store(generate(model, longer, cache, attention_mask=mask)), 0)
 
-    def test_a_pass_with_a_mask_behind_one_token_is_not_stored(self):
-        for make, hidden in itertools.product((llama, qwen3_next), (0, 50)):
-            with self.subTest(make.__name__, hidden=hidden), torch.no_grad():
+    def test_a_pass_of_something_else_behind_one_token_is_not_stored(self):
+        """Models that keep states in their first layer do not tell there how many tokens a pass has."""
+        for make, what in itertools.product((llama, qwen3_next), ("tokens", "a mask", "a hook")):
+            with self.subTest(make.__name__, what=what), torch.no_grad():
                 model, prompt, more = make(seed=93), prompt_of(), prompt_of(81)
                 tokens = torch.cat([prompt, more], dim=1)
                 mask = torch.ones_like(tokens)
-                mask[0, :hidden] = 0
+                mask[0, :50] = 0 if what == "a mask" else 1
                 cache = self.cache(model, prompt)
                 model(prompt[:, cache.get_seq_length() :], past_key_values=cache)
                 model(more[:, :1], past_key_values=cache)
-                model(more[:, 1:], attention_mask=mask, past_key_values=cache)
-                self.assertEqual(cache.store(tokens) == 0, hidden > 0)
+                with contextlib.ExitStack() as stack:
+                    if what == "a hook":
+                        hook = model.model.layers[0].register_forward_pre_hook(lambda *_: None)
+                        stack.callback(hook.remove)
+                    model(more[:, 1:], attention_mask=mask, past_key_values=cache)
+                self.assertEqual(cache.store(tokens) > 0, what == "tokens")
+
+    def test_a_turn_without_the_types_of_the_prompt_is_not_stored(self):
+        model, prompt = gpt2(seed=94), prompt_of()
+        model.generation_config.pad_token_id = 0
+        types = torch.zeros_like(prompt)
+        cache = self.cache(model, {"input_ids": prompt, "token_type_ids": types})
+        answer = generate(model, prompt, cache, token_type_ids=types)
+        longer = torch.cat([answer, prompt_of(80)], dim=1)
+        self.assertEqual(cache.store(generate(model, longer, cache)), 0)
 
     def test_an_answer_that_was_rewritten_after_its_store_is_an_error(self):
         # As by a chat template that leaves out what a model has thought.

@@ -245,7 +245,7 @@ size_t ReadMark(const fs::path& directory, std::string_view name,
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found) return 0;
   std::ifstream file;
-  // To open a pipe that nobody writes to would wait for ever.
+  // To open a pipe that no process writes to would wait for ever.
   if (fs::is_regular_file(status)) file.open(path);
   size_t damaged = file.is_open() ? 0 : 1;
   for (std::string line; std::getline(file, line);) {
@@ -261,8 +261,8 @@ size_t ReadMark(const fs::path& directory, std::string_view name,
 // A mark that cannot be read or parsed counts as the highest epoch: any index then looks stale and
 // is rebuilt from the headers, which takes longer but trusts nothing that may be old.
 uint64_t EpochMark::Read(const fs::path& directory) {
-  const UniqueFd fd(::open((directory / kMarkName).c_str(),
-                           O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const UniqueFd fd(
+      ::open((directory / kMarkName).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd.valid()) return errno == ENOENT ? 0 : UINT64_MAX;
   std::array<char, kMaxMarkBytes> text;
   const ssize_t bytes = ::read(fd.get(), text.data(), text.size());

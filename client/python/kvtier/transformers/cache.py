@@ -107,6 +107,7 @@ class KvtierCache(DynamicCache):
         self._computed_by: Callable[[], Any] = lambda: None  # the model, as long as it lives
         self._moved_by: list[weakref.ref[Any]] = []  # its modules that move positions for images
         self._begun_at = -2  # the position at which the last pass through the model began
+        self._is_looked_at = True  # that pass
         self._stored = False
         self._opaque: frozenset[int] = frozenset()
         self._parts: list[StatePart] = []
@@ -219,7 +220,13 @@ class KvtierCache(DynamicCache):
                 f"a KvtierCache is for one sequence, not {key_states.shape[0]}: generate without "
                 "num_beams and num_return_sequences, or with a DynamicCache"
             )
-        self._visit(layer_idx, key_states.shape[-2])
+        tokens = key_states.shape[-2]
+        self._visit(layer_idx, tokens)
+        if tokens > 1 and not self._is_looked_at:
+            # The first layer keeps states, and has not told how many tokens there are.
+            self._is_looked_at = True
+            self._look_at_model()
+            self._look_at_pass(self._begun_at, tokens)
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
     def update_conv_state(
@@ -318,10 +325,11 @@ class KvtierCache(DynamicCache):
         if layer == self._first_layer and self._last_layer != layer:
             position = self.get_seq_length()
             is_step = position == self._begun_at + 1 and tokens <= 1
-            # Neither is looked at between tokens that are generated one by one, as far as they are known to be.
+            # Neither is looked at between tokens that are generated one by one.
             if not is_step:
                 self._look_at_model()
-            if not is_step or tokens == 0 or position < len(self._tokens):
+            self._is_looked_at = not is_step
+            if not is_step or position < len(self._tokens):
                 self._look_at_pass(position, tokens)
             if self._moved_by:
                 self._look_at_positions(position)

@@ -50,9 +50,9 @@ def fault_of_pass(
     others = (one != other for one, other in zip(ids[:plain], known[position:]))
     if count not in (0, len(ids)) or any(others):
         return "the model computes other tokens than this cache is for"
-    # Models of images are told by types where these are, and `generate` tells no types behind the prompt.
-    is_typed = token_type is not None and not (opaque and position >= len(known))
-    if is_typed and given.get("token_type_ids") is None:
+    # Gemma 3 takes them out behind the prompt, where they would say nothing.
+    are_taken_out = "token_type_ids" in given and token_type == 0 and position >= len(known)
+    if token_type is not None and given.get("token_type_ids") is None and not are_taken_out:
         return "the model is given no token_type_ids"
     has_media = plain < len(ids) or not opaque.isdisjoint(known)
     for name, value in given.items():

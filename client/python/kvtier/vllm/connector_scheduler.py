@@ -92,10 +92,11 @@ class SchedulerSide:
     def matched_tokens(self, request: Any, local_tokens: int) -> int | None:
         """How many tokens after the first `local_tokens` are to be loaded; None: ask again."""
         tokens = self._matched_tokens(request, local_tokens)
+        if tokens and self._canary is not None:
+            known = self._requests[request.request_id]
+            tokens = self._prefixes.cut(known, local_tokens, tokens, self._canary)
         self._lacks_blocks = tokens is not None  # until it has them
-        if not tokens or self._canary is None:
-            return tokens
-        return self._prefixes.cut(self._requests[request.request_id], local_tokens, tokens, self._canary)
+        return tokens
 
     def _matched_tokens(self, request: Any, local_tokens: int) -> int | None:
         """How many of them the daemon has."""
