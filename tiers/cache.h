@@ -37,8 +37,6 @@ class Cache {
   // fit the files or contradict each other are dropped and counted.
   Cache(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot);
   ~Cache();
-  Cache(const Cache&) = delete;
-  Cache& operator=(const Cache&) = delete;
 
   // --- sessions ---
   // `on_progress` may be called from within any cache call or event, never after CloseSession. It

@@ -327,7 +327,8 @@ HostSlots::Outcome HostSlots::EvictWithin(uint64_t part, const SpaceRequest& req
   Search& search = shares_[request.tenant.value].searches[static_cast<size_t>(request.from)];
   const EntryIndex unpinned =
       own ? kNoEntry
-          : EndPinsBeyondShare(&state_, Tier::kHost, allocator_, expected_slabs(), request.slots,
+          : EndPinsBeyondShare(&state_, Tier::kHost, allocator_,
+                               ExpectedHostSlabs(state_, capacity_bytes_), request.slots,
                                [this](TenantId tenant) { return EvictableForOthers(tenant); });
   if (unpinned != kNoEntry && EvictSlab(unpinned) == SlabEviction::kDone) {
     search = {};

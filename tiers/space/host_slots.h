@@ -2,7 +2,6 @@
 // Space in the host arena: slots, and which block leaves to make space for another.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -31,10 +30,6 @@ class HostSlots {
   // The tier has so many bytes from now on, as far as the arena has them. Slabs beyond leave.
   void Resize(uint64_t bytes);
   [[nodiscard]] uint64_t capacity_bytes() const { return capacity_bytes_; }
-  // Pins may hold a share of these.
-  [[nodiscard]] uint64_t expected_slabs() const {
-    return std::min(state_.env.arena->expected_bytes(), capacity_bytes_) / allocator_.slab_bytes();
-  }
   // See SlabAllocator.
   [[nodiscard]] std::optional<uint64_t> LastLeaving() { return allocator_.LastLeaving(); }
   // The address of a free slot to which the entry's bytes may be copied; it is no block's until

@@ -2,6 +2,7 @@
 // The slabs that pins may hold of host memory and of the disk.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -11,6 +12,12 @@
 #include "tiers/types/block_key.h"
 
 namespace kvtier {
+
+// Pins may hold a share of so many slabs of host memory, of which the tier has so many bytes.
+[[nodiscard]] inline uint64_t ExpectedHostSlabs(const CacheState& state, uint64_t capacity_bytes) {
+  const uint64_t bytes = std::min(state.env.arena->expected_bytes(), capacity_bytes);
+  return bytes / state.options.slab_bytes;
+}
 
 // Blocks of the class `wanted` need room in the tier. If pins hold more of its `tier_slabs`
 // than options.pin_fraction, the pins end in one that has another class and least of pinned blocks.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "tiers/space/pin_share.h"
 
 namespace kvtier {
 namespace {
@@ -19,9 +20,9 @@ constexpr size_t kLeastExpiriesPerTick = 64;
 
 uint64_t Retention::PinLimit(NamespaceId namespace_id, double pin_fraction) const {
   const uint64_t slot_bytes = state_.blocks.namespaces[namespace_id.value].slot_bytes;
-  const uint64_t slots = state_.has_disk()
-                             ? disk_.allocator().TotalSlots(slot_bytes)
-                             : host_.expected_slabs() * host_.allocator().SlotsPerSlab(slot_bytes);
+  const uint64_t slots = state_.has_disk() ? disk_.allocator().TotalSlots(slot_bytes)
+                                           : ExpectedHostSlabs(state_, host_.capacity_bytes()) *
+                                                 host_.allocator().SlotsPerSlab(slot_bytes);
   return static_cast<uint64_t>(pin_fraction * static_cast<double>(slots));
 }
 
