@@ -101,9 +101,9 @@ class EngineCase(SharedDaemonCase):
         self.generate()
         self.engine.forget()
 
-    def tokens_of(self, model):
+    def tokens_of(self, model, **engine):
         """The tokens of an engine of this model that has nothing to do with kvtier."""
-        engine = dict(self.options.get("engine", {}))
+        engine = {**self.options.get("engine", {}), **engine}
         plain = EngineProcess(model, self.directory / "plain.log", {"engine": engine})
         tokens = plain.generate(self.prompts)["tokens"]
         plain.stop()

@@ -51,7 +51,6 @@ for name, value in {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     # The threads of several engines would wait for each other's turns on a small machine.
     "OMP_NUM_THREADS": "1",
-    "TEST_PATIENT": "1",
     # The scheduler in this process: a killed test leaves nothing behind.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }.items():

@@ -37,6 +37,8 @@ def _maker() -> socket.socket:
         stdin=subprocess.DEVNULL,
         pass_fds=[theirs.fileno()],
         preexec_fn=_die_with_parent,
+        # Not for this process: vLLM may load its plugins here, too.
+        env={**os.environ, "TEST_PATIENT": "1"},
     )
     theirs.close()
     atexit.register(process.wait)
