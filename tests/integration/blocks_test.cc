@@ -239,7 +239,7 @@ TEST_F(BlocksTest, BenchLoadsLargeBlocksFromDisk) {
   const ProgramResult bench =
       Ctl({"bench", "--spawn", "--pool", "48MiB", "--host", "160MiB", "--disk", "256MiB",
            "--block-bytes", "2MiB", "--directory", directory(), "--json"});
-  EXPECT_EQ(bench.exit_code, 0) << bench.errors;
+  ASSERT_EQ(bench.exit_code, 0) << bench.errors << bench.output;
   EXPECT_EQ(Json(bench).at("onload").as_array().size(), 2u);
 }
 
