@@ -29,6 +29,7 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 
 Result<BenchClient> BenchClient::Connect(const PrivateDaemon& daemon, uint64_t block_bytes,
                                          uint32_t layers) {
+  KVT_RETURN_IF_ERROR(WaitForHostMemory(daemon.admin_socket()));
   KVT_ASSIGN_OR_RETURN(
       BenchClient client,
       Connect({.socket = daemon.socket(), .block_bytes = block_bytes, .layers = layers},

@@ -15,6 +15,10 @@ namespace kvtier {
 // only. Errors: those of asking; kCorrupt "bad_status".
 [[nodiscard]] Result<boost::json::value> AskStatus(const std::string& admin_socket);
 
+// Waits until a daemon's host memory is ready, for a minute at most: while it grows, blocks that it
+// would have room for are dropped. Errors: as AskStatus.
+[[nodiscard]] Status WaitForHostMemory(const std::string& admin_socket);
+
 // Processor time that a daemon has taken since it started, in the kernel and outside. Threads that
 // have ended are not counted, of which a daemon at work has none. Zeros without a process.
 struct DaemonCpu {
