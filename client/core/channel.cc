@@ -217,6 +217,14 @@ void Channel::PutBack(size_t sent) {
   if (!deferred_output_.empty()) SignalEvent(late_event_);
 }
 
+void Channel::TellOfRest() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_ || deferred_output_.empty()) return;
+  }
+  if (owner_.on_abandoned) owner_.on_abandoned();
+}
+
 Status Channel::FailUnlessPaused() {
   const std::lock_guard lock(mutex_);
   if (!failure_ && owner_.may_pause && owner_.may_pause()) return {};

@@ -51,7 +51,8 @@ class Channel {
     Sink sink;
     // Runs once, under the channel's lock, when the connection is lost.
     std::function<void()> on_lost = {};
-    // Runs without the lock each time that a caller has given up waiting.
+    // Runs without the lock each time that a caller has given up waiting, or may have left
+    // something to be sent later.
     std::function<void()> on_abandoned = {};
     // Whether the daemon may rightly leave requests where they are for the time being. Runs under
     // the lock.
@@ -86,7 +87,10 @@ class Channel {
   template <typename Request>
   [[nodiscard]] Status GiveBack(const Request& request,
                                 const std::function<void(uint64_t request_id)>& on_sent = {}) {
-    return Send(EncoderOf(request, 0), {}, {DeadlineIn(send_timeout_ms_), SIZE_MAX}, on_sent);
+    const Status given =
+        Send(EncoderOf(request, 0), {}, {DeadlineIn(send_timeout_ms_), SIZE_MAX}, on_sent);
+    TellOfRest();
+    return given;
   }
   // Waits until `done`, called under the lock, is true. A deadline already past still takes in the
   // frames that have arrived. Errors: kUnavailable, kTimeout.
@@ -120,6 +124,8 @@ class Channel {
   [[nodiscard]] int socket() const { return socket_.get(); }
 
  private:
+  // The owner sees to it that what is left is sent, since the caller may make no other call.
+  void TellOfRest();
   // Appends one frame carrying the request id.
   using Encoder = std::function<Status(uint64_t request_id, std::vector<std::byte>* out)>;
   // `message` must outlive it.

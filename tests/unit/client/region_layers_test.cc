@@ -27,7 +27,8 @@ constexpr PoolId kRegion{5};
 class RegionLayersTest : public ClientFixture {
  protected:
   void SetUp() override { Begin(); }
-  void Begin(const FakeDaemonOptions& daemon = {}, const kvt_connect_options& client = Options()) {
+  void Begin(const FakeDaemonOptions& daemon = {}, const kvt_connect_options& client = Options(),
+             uint32_t blocks = kBlocks) {
     region_.reset();
     StartDaemon(daemon);
     Attach(client);
@@ -39,9 +40,9 @@ class RegionLayersTest : public ClientFixture {
     kvt_region_options options;
     kvt_region_options_init(&options);
     options.fd = memory_.get();
-    options.bytes = kBlocks * kBlockBytes;
+    options.bytes = blocks * kBlockBytes;
     ASSERT_EQ(::ftruncate(memory_.get(), static_cast<off_t>(options.bytes)), 0);
-    options.blocks = kBlocks;
+    options.blocks = blocks;
     auto region = connection_->OpenRegion(model->model, options);
     ASSERT_TRUE(region) << region.error().ToString();
     region_.emplace(*std::move(region));
@@ -280,6 +281,48 @@ TEST_F(RegionLayersTest, ARequestThatIsSentHalfwayWaitsNoLongerThanItsDeadline) 
   gate.set_value();
   EXPECT_TRUE(region_->Lookup(hashes));
   EXPECT_EQ(daemon_->Requests(wire::MessageType::kPrefetch), sent);
+}
+
+TEST_F(RegionLayersTest, WhatIsGivenBackToADaemonThatPausesIsSentWhileTheClientIdles) {
+  // It pauses with the last message but one, so that the last, which is long, holds up all others.
+  constexpr uint32_t kMany = 2 * wire::kTransfersPauseAt;
+  Begin({}, ImpatientOptions(), kMany);
+  auto acquired = pool_->Acquire({}, {}, 1);
+  ASSERT_TRUE(acquired);
+  const std::vector<kvt_block> given = acquired->new_blocks.Take();
+  std::promise<void> pauses, gate;
+  daemon_->Intercept([&, taken_in = size_t{0}, opened = gate.get_future().share()](
+                         const wire::Frame& frame) mutable -> std::optional<FakeDaemon::Bytes> {
+    if (frame.type == static_cast<uint16_t>(wire::MessageType::kRelease)) {
+      return FakeDaemon::Bytes();
+    }
+    if (frame.type != static_cast<uint16_t>(wire::MessageType::kStore)) return std::nullopt;
+    const size_t items = wire::Decode<wire::Store>(frame.payload)->items.size();
+    taken_in += items;
+    if (taken_in < kMany && taken_in + items >= kMany) {
+      pauses.set_value();
+      opened.wait();
+    }
+    return FakeDaemon::Bytes();
+  });
+  std::vector<kvt_store_block> blocks(kMany);
+  for (uint32_t i = 0; i < kMany; ++i) {
+    blocks[i].hash = Hash(1);
+    blocks[i].tokens = 1;
+    blocks[i].block = i;
+  }
+  auto stored = std::async(std::launch::async, [&] { return region_->Store(blocks).has_value(); });
+  pauses.get_future().wait();
+  int releases = 0;
+  SteadyClock::time_point begun;
+  do {  // until one is held up
+    begun = SteadyClock::now();
+    EXPECT_TRUE(pool_->Release(given));
+    ++releases;
+  } while (SteadyClock::now() - begun < std::chrono::seconds(1));
+  gate.set_value();
+  EXPECT_TRUE(stored.get());
+  daemon_->WaitForRequests(wire::MessageType::kRelease, releases);
 }
 
 TEST_F(RegionLayersTest, ALoadOfWhichTheDaemonHasAPartIsBegun) {
