@@ -233,6 +233,8 @@ class KvtierdDrain : public KvtierdService {
     WriteConfig("[drain]\ndeadline = \"" + deadline + "\"\n");
     auto kvtierd = std::make_unique<Kvtierd>(LargeArguments());
     EXPECT_NE(systemd_.ReceiveUntil("READY=1"), "");
+    // Blocks that memory has no room for yet would leave.
+    EXPECT_TRUE(kvtierd->ReadUntil("host.complete"));
     WireClient client(directory_.path() / "kvtier.sock");
     const PoolId pool = client.Attach().pool;
     constexpr int kBlocksPerCall = 8000;
@@ -309,24 +311,27 @@ TEST_F(KvtierdDrain, TellsWhatTheWriteBudgetRefused) {
 }
 
 TEST_F(KvtierdDrain, TellsHowManyBlocksAreLeftWhenItTakesLong) {
-  const auto kvtierd = StartAndFill("1h");
-  kvtierd->Signal(SIGTERM);
-  ASSERT_NE(systemd_.ReceiveUntil("STATUS=Draining: "), "");
-  // It takes long because it is kept from working. Its earlier messages are taken first.
-  kvtierd->Signal(SIGSTOP);
-  while (!systemd_.Receive(/*timeout_ms=*/1100).empty()) {
-  }
-  kvtierd->Signal(SIGCONT);
   std::string progress;
-  do {
-    progress = systemd_.Receive(/*timeout_ms=*/10'000);
-    if (progress.empty())
-      GTEST_SKIP() << "the drain had ended before it could be kept from working";
-  } while (progress.find(" blocks are left, 35") == std::string::npos);
+  // On a busy machine a drain may end before it is stopped, and then tells of no progress.
+  for (int tries = 0; progress.empty() && tries < 5; ++tries) {
+    std::filesystem::remove_all(directory_.path() / "disk");
+    const auto kvtierd = StartAndFill("1h");
+    kvtierd->Signal(SIGTERM);
+    ASSERT_NE(systemd_.ReceiveUntil("STATUS=Draining: 32000 blocks"), "");
+    // It takes long because it is kept from working. Its earlier messages are taken first.
+    kvtierd->Signal(SIGSTOP);
+    while (!systemd_.Receive(/*timeout_ms=*/1100).empty()) {
+    }
+    kvtierd->Signal(SIGCONT);
+    do {
+      progress = systemd_.Receive(/*timeout_ms=*/10'000);
+    } while (!progress.empty() &&
+             progress.find(" of 32000 blocks are left, 35") == std::string::npos);
+    EXPECT_EQ(kvtierd->Wait(), 0);
+    EXPECT_NE(kvtierd->output().find("drain.done"), std::string::npos) << kvtierd->output();
+  }
   EXPECT_EQ(progress.find("STATUS=Draining: "), 0u) << progress;
   EXPECT_EQ(progress.find("STATUS=Draining: 0 of"), std::string::npos) << progress;
-  EXPECT_EQ(kvtierd->Wait(), 0);
-  EXPECT_NE(kvtierd->output().find("drain.done"), std::string::npos) << kvtierd->output();
 }
 
 TEST_F(KvtierdService, LockOfAProcessThatIsGoneHoldsNobodyUp) {

@@ -26,6 +26,7 @@ namespace {
 
 using testing::HasSubstr;
 
+const auto kNoAnswer = testing::AnyOf(KVT_COLD_LATE, KVT_COLD_UNAVAILABLE);
 constexpr int64_t kTimeoutMs = 60'000;
 constexpr int64_t kShortMs = 200;
 const std::string kName = "kvtier/1/alice%2F~x/model-4096/abcdef";
@@ -336,7 +337,7 @@ TEST_F(S3StoreTest, AStoreThatAlwaysAsksForLessIsUnavailable) {
   server_.Play([](const S3ServerRequest&) { return S3ErrorReply(503, "SlowDown"); });
   std::vector<Waiting> ends;
   for (const std::string& name : Numbered(64)) ends.push_back(Put(name, "x", 100));
-  for (Waiting& end : ends) EXPECT_NE(end.get().status, KVT_COLD_OK);
+  for (Waiting& end : ends) EXPECT_THAT(end.get().status, kNoAnswer);
   EXPECT_LT(server_.requests(), 64u) << "waits instead of asking";
 }
 
@@ -408,7 +409,7 @@ TEST_F(S3StoreTest, AServerThatIsNotThereIsUnavailable) {
 TEST_F(S3StoreTest, AServerWithoutTlsHearsNothingWhereTlsIsAskedFor) {
   store_.reset();
   Open("blocks?endpoint=https://127.0.0.1:" + std::to_string(server_.port()));
-  EXPECT_NE(Put(kName, "x", 1000).get().status, KVT_COLD_OK);
+  EXPECT_THAT(Put(kName, "x", 1000).get().status, kNoAnswer);
   EXPECT_EQ(server_.requests(), 0u);
 }
 
@@ -543,7 +544,6 @@ TEST_F(S3StoreTest, AnErasureOrDeletionDoesNotEndWellWhileAPutThatWasGivenUpMayC
     if (request.method == "PUT" && (has_come = true)) late.wait();
     return std::nullopt;
   });
-  // A busy machine may send none in time.
   for (int64_t timeout_ms = kShortMs; !has_come; timeout_ms *= 2)
     EXPECT_EQ(Put(kName, "x", timeout_ms).get().status, KVT_COLD_LATE);
   EXPECT_EQ(RemoveSome("kvtier/1/alice%2F~x/").get().status, KVT_COLD_BUSY);
