@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/memory_file.h"
-#include "tiers/memory/record_word.h"
+#include "tiers/memory/adoption_count.h"
 
 namespace kvtier {
 namespace {

@@ -15,7 +15,7 @@
 namespace kvtier {
 namespace {
 
-// A thread takes so much at once, and others can wait for so much.
+// The unit in which the threads share out the memory, and in which WaitFor counts it.
 constexpr uint64_t kStepBytes = 8 * kMiB;
 
 // 0 or an errno. The kernel fills the pages without writing to any that exist.

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "tiers/memory/record_word.h"
+
 namespace kvtier {
 namespace {
 

@@ -18,7 +18,7 @@
 #include "base/digest.h"
 #include "base/ids.h"
 #include "base/result.h"
-#include "tiers/memory/record_word.h"
+#include "tiers/memory/adoption_count.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/session_identity.h"
 

@@ -16,7 +16,7 @@
 #include "daemon/resources/device_opening.h"
 #include "daemon/runtime/event_loop.h"
 #include "gpu/host_device.h"
-#include "tiers/memory/record_word.h"
+#include "tiers/memory/adoption_count.h"
 
 namespace kvtier {
 namespace {
