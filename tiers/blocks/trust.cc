@@ -71,7 +71,7 @@ void Trust::Agree(NamespaceId whose, Party stored, Party computed) {
   }
 }
 
-Ruling Trust::Differ(NamespaceId whose, Party stored, Party computed) {
+Ruling Trust::Differ(NamespaceId whose, TenantLine tenant, Party stored, Party computed) {
   Evidence& evidence = evidence_[whose];
   if (evidence.differences.size() >= kMostPairs) evidence.differences.clear();
   const uint32_t count = ++evidence.differences[PairOf(stored, computed)];
@@ -86,6 +86,7 @@ Ruling Trust::Differ(NamespaceId whose, Party stored, Party computed) {
   if (stored != computed && for_stored != for_computed) {
     return Expel(whose, for_stored ? computed : stored, &evidence);
   }
+  Distrust(whose, tenant);
   return {.kind = Ruling::Kind::kDistrust};
 }
 

@@ -73,8 +73,8 @@ class Trust {
   [[nodiscard]] std::string NameOf(Party party) const;
 
   void Agree(NamespaceId whose, Party stored, Party computed);
-  // An expulsion is in force when this returns; for kDistrust call Distrust.
-  [[nodiscard]] Ruling Differ(NamespaceId whose, Party stored, Party computed);
+  // The ruling is in force when this returns.
+  [[nodiscard]] Ruling Differ(NamespaceId whose, TenantLine tenant, Party stored, Party computed);
 
   [[nodiscard]] bool Distrusts(NamespaceId whose) const {
     return !distrusted_.empty() && distrusted_.contains(whose);

@@ -104,7 +104,8 @@ void Canary::OnDifferent(const Comparison& comparison, EntryIndex stored) {
         fmt::format("block {}: relative error {:.3g} in layer {}; {} stored it, {} computed it",
                     state_[stored].hash.Hex().substr(0, 16), comparison.difference.error,
                     comparison.difference.layer, trust.NameOf(storer), trust.NameOf(computed));
-    const Ruling ruling = trust.Differ(whose, storer, computed);
+    const TenantLine tenant = state_.blocks.LineOf(state_[stored]);
+    const Ruling ruling = trust.Differ(whose, tenant, storer, computed);
     if (ruling.kind == Ruling::Kind::kExpel) {
       purges_.push_back({.whose = whose, .party = ruling.party});
       text += fmt::format("; others differ from {}, all of whose blocks go",
@@ -112,8 +113,6 @@ void Canary::OnDifferent(const Comparison& comparison, EntryIndex stored) {
     }
     state_.incidents.Report(IncidentKind::kKvDiffers, whose, std::move(text));
     if (ruling.kind == Ruling::Kind::kDistrust) {
-      const TenantLine tenant = state_.blocks.LineOf(state_[stored]);
-      trust.Distrust(whose, tenant);
       purges_.push_back({.whose = whose, .party = {}});
       if (state_.has_disk()) disk_.committer().PutTrust(whose);
       const char* const more =

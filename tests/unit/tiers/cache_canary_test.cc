@@ -443,7 +443,7 @@ TEST(Trust, AnExpelledEngineStaysKnownWhenItsBlocksAreGone) {
   const NamespaceId whose(0);
   const Party bad = trust.Open(Process(1), SessionId(1));
   for (int32_t other = 2; other <= 3; ++other) {
-    (void)trust.Differ(whose, bad, trust.Open(Process(other), SessionId(1)));
+    (void)trust.Differ(whose, TenantLine(0), bad, trust.Open(Process(other), SessionId(1)));
   }
   ASSERT_TRUE(trust.Expelled(whose, bad));
   trust.Close(bad);
