@@ -22,6 +22,8 @@ constexpr int64_t kAheadS = 2;
 constexpr uint64_t kAheadShare = 16;
 // Copies in a sample: a store without any of them has lost all.
 constexpr uint64_t kSampledCopies = 64;
+// A sample leaves out so many new copies at most; others make an emptied store seem to have some.
+constexpr size_t kMostWritten = 1 << 16;
 // A store that fails now and then is not to be asked with each tick.
 constexpr int64_t kSamplePauseMs = 10'000;
 
@@ -286,7 +288,7 @@ void ColdWriter::OnPut(Writes::iterator write, const Status& status) {
   const bool is_forgotten = state_.erasing.objects.contains(key);
   choice_.NoteTaken(key, status.has_value());
   const bool was_lost = was_away_ || sample_ || state_.env.cold->lost_calls() != lost_calls_;
-  if (status && was_lost) written_.insert(key);
+  if (status && was_lost && written_.size() < kMostWritten) written_.insert(key);
   End(write, status);
   if (status) {
     ++stats.write_blocks;
