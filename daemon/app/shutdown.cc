@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "tiers/types/cache_stats.h"
@@ -22,6 +23,16 @@ constexpr int64_t kIdleGraceMs = 5000;
 // systemd's time-out exceeds what a step may take by this much, so that it never kills a daemon
 // that still keeps to its own deadlines.
 constexpr int64_t kMarginMs = 10'000;
+
+// How many of the blocks that a drain has left may be none; "" for none of them.
+std::string Unseen(const CacheGauges& gauges) {
+  const uint64_t slots = gauges.drain_left - gauges.unpersisted_blocks;
+  if (slots == 0) return "";
+  return fmt::format(
+      "; {} of the first are slots that an earlier daemon left and that were not "
+      "looked at",
+      slots);
+}
 
 }  // namespace
 
@@ -52,9 +63,11 @@ void Shutdown::BeginDrain() {
     env_.log->Info("drain.skipped", "drain.deadline is 0");
     return WaitForIdle();
   }
-  drain_total_ = env_.cache->Gauges().drain_left;
+  const CacheGauges gauges = env_.cache->Gauges();
+  drain_total_ = gauges.drain_left;
   given_up_before_ = BlocksGivenUp(env_.cache->stats());
-  env_.log->Info("drain.begun", "{} blocks are to be written to disk", drain_total_);
+  env_.log->Info("drain.begun", "{} blocks are to be written to disk{}", drain_total_,
+                 Unseen(gauges));
   env_.manager->Stopping(fmt::format("Draining: {} blocks to disk", drain_total_),
                          env_.config->drain.deadline_ms + kIdleGraceMs + kMarginMs);
   draining_ = true;
@@ -91,13 +104,6 @@ void Shutdown::ReportOutcome() const {
   // Read when everything has ended, so that writes that came through after the deadline count.
   const CacheGauges gauges = env_.cache->Gauges();
   const uint64_t late = gauges.drain_left;
-  const std::string unseen =
-      late == gauges.unpersisted_blocks
-          ? ""
-          : fmt::format(
-                "; {} of the first are slots that an earlier daemon left and that were not "
-                "looked at",
-                late - gauges.unpersisted_blocks);
   const uint64_t refused = BlocksGivenUp(env_.cache->stats()) - given_up_before_;
   if (late + refused == 0) {
     env_.log->Info("drain.done", "after {} ms", drained_ms_);
@@ -105,7 +111,7 @@ void Shutdown::ReportOutcome() const {
     env_.log->Warning("drain.incomplete",
                       "{} blocks were not written in {} ms, {} were refused (disk full, write "
                       "budget spent, or errors of disk or index){}",
-                      late, drained_ms_, refused, unseen);
+                      late, drained_ms_, refused, Unseen(gauges));
   }
 }
 

@@ -53,7 +53,8 @@ constexpr MetricRow kRestartRows[] = {
      "lost their process: their private blocks stay out of use.",
      "restart.former_clients", "", Read<&MetricsSnapshot::former_clients>},
     {kGauge, "kvtier_adoption_waiting_slots",
-     "Slots that an earlier daemon left in host memory and that are still to be verified.",
+     "Slots that an earlier daemon left in host memory and that are still to be verified, also in "
+     "memory that is not ready.",
      "restart.adopted.waiting", "", ReadGauge<&CacheGauges::adoption_waiting>},
 };
 
