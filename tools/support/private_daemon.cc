@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -26,8 +27,6 @@ namespace {
 constexpr auto kStartTimeout = std::chrono::seconds(60);
 constexpr auto kStartPoll = std::chrono::milliseconds(2);
 constexpr size_t kLogTailBytes = 2000;
-// How kvtierd ends if its configuration is wrong.
-constexpr int kExitConfiguration = 78;
 
 // "kvtierd" beside this program, or as the search path finds it.
 std::string DefaultProgram() {
@@ -144,7 +143,7 @@ Status PrivateDaemon::WaitUntilServing() {
         return MakeError(ErrorCode::kNotFound, "no_kvtierd",
                          options_.program + " cannot be run; is it in $PATH?");
       }
-      const bool refused = WIFEXITED(status) && WEXITSTATUS(status) == kExitConfiguration;
+      const bool refused = WIFEXITED(status) && WEXITSTATUS(status) == EX_CONFIG;
       return MakeError(refused ? ErrorCode::kInvalidArgument : ErrorCode::kUnavailable,
                        refused ? "bad_settings" : "daemon_exited", LogTail());
     }
