@@ -12,7 +12,7 @@ namespace kvtier {
 
 // The kernel lets no other thread of the process map or unmap memory during a step, the event loop
 // neither. A machine brings gigabytes a second, or a hundredth of that where a hypervisor has to
-// find the memory first: steps have a length of time, not of bytes. One thread's.
+// find the memory first: steps have a length of time, not of bytes. For use by one thread.
 class PopulateSteps {
  public:
   static constexpr uint64_t kMostBytes = 8 * kMiB;

@@ -119,7 +119,7 @@ EvictOutcome Cache::Impl::Evict(const BlockKey& key, std::optional<Tier> tier,
   return outcome;
 }
 
-// Its object goes at the first try: at a later one another host may have computed it anew.
+// The object is deleted at the first try: by a later one another host may have written it anew.
 EvictOutcome Cache::Impl::DropRefused(const BlockKey& key) {
   const EntryRef block = state.blocks.directory.RefOf(state.blocks.Find(key));
   const bool is_first = state.blocks.trust.StorerOf(block) != kCondemnedParty;

@@ -124,7 +124,7 @@ class Channel {
   [[nodiscard]] int socket() const { return socket_.get(); }
 
  private:
-  // The owner sees to it that what is left is sent, since the caller may make no other call.
+  // Tells the owner if something is left to be sent: the caller may make no other call.
   void TellOfRest();
   // Appends one frame carrying the request id.
   using Encoder = std::function<Status(uint64_t request_id, std::vector<std::byte>* out)>;

@@ -33,9 +33,9 @@ class Acceptor {
   // kAlreadyExists "socket_path_taken", kInvalidArgument "socket_path_too_long", kIoError by errno
   // name.
   [[nodiscard]] static Status CheckPath(const std::string& path, bool makes_directory);
-  // The same as CheckPath where no other process may listen. One that is ending is waited for until
-  // then, and so is one that takes no connections, since none can tell. Errors: those of CheckPath,
-  // and kAlreadyExists "socket_in_use".
+  // The same as CheckPath where no other process may listen. A process that is ending is waited for
+  // as long as `until` allows, and so is one that takes no connections, since it may be ending.
+  // Errors: those of CheckPath, and kAlreadyExists "socket_in_use".
   [[nodiscard]] static Status CheckFree(
       const std::string& path,
       std::chrono::steady_clock::time_point until = std::chrono::steady_clock::now());
