@@ -25,6 +25,7 @@ cached, as the daemon runs and as it is killed in their midst. With --only-hits 
 new daemon. With --traces and --only-converse
 instead: `conversation`, sessions of agents as conversation.py makes them; with --levels as many of
 them at once as each level says, until the time to first token of one in ten exceeds --objective-ms;
+a file of chat in the place of sessions needs --levels, which are requests each second then;
 with what engine and daemon used of processors and drives (usage.py). `requests.jsonl` then has a line
 for each request.
 """
@@ -46,6 +47,7 @@ import connectors
 import machine
 import rival_daemons
 import usage
+from conversation import is_chat
 from engine_handle import EngineProcess
 from results import Results
 from settings import MODELS, Settings
@@ -209,14 +211,16 @@ class Run:
             load = self.settings.level(sessions, position)
             before, stats_before = self.usage(engine), self.daemon_stats()
             row = engine.call("converse", objective_ms=objective_ms, **load)
-            self._results.add_requests(self.name, f"{sessions} sessions", row.pop("each"))
+            unit = "requests/s" if "requests_per_s" in load else "sessions"
+            self._results.add_requests(self.name, f"{sessions} {unit}", row.pop("each"))
             time.sleep(STORE_S)
             after, stats = self.usage(engine), self.daemon_stats()
             used = {name: after[name] - before[name] for name in after}
             changed = {name: stats[name] - stats_before.get(name, 0) for name in stats}
             changed = {name: change for name, change in changed.items() if change}
             is_met = row["p90_ttft_ms"] <= objective_ms
-            row = {"sessions": sessions, "met": is_met, **row, **used, "daemon": changed}
+            of_level = {name: load[name] for name in ("sessions", "requests_per_s") if name in load}
+            row = {**of_level, "met": is_met, **row, **used, "daemon": changed}
             self.add("saturation", row)
             if not is_met:
                 return
@@ -385,13 +389,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--output", type=int, default=128, help="tokens of each such request")
     parser.add_argument("--only-hits", action="store_true", help="no loads, no second engine")
     parser.add_argument("--disk-hits", action="store_true", help="also hits that host memory forgot")
-    parser.add_argument("--traces", help="a directory with sessions of agents")
-    parser.add_argument("--sessions", type=int, default=12, help="of the traces, at once")
+    parser.add_argument("--traces", help="a directory with sessions of agents, or a .jsonl file of chat")
+    parser.add_argument("--sessions", type=int, default=12, help="of the traces, at once; requests of chat")
     parser.add_argument("--turns", type=int, default=8, help="of each session")
     parser.add_argument("--seeds", default="0", help="one run of the sessions for each")
     parser.add_argument("--spread-s", type=float, default=0, help="in which the sessions begin")
     parser.add_argument("--only-converse", action="store_true", help="nothing but the sessions")
-    parser.add_argument("--levels", default="", help="sessions at once, one level after another")
+    parser.add_argument("--levels", default="", help="sessions at once, or requests of chat each second, level by level")
     parser.add_argument("--objective-ms", type=float, default=2000, help="ends the levels")
     parser.add_argument("--host-share", type=float, default=0, help="of the last level's blocks")
     parser.add_argument("--layers", type=int, default=0, help="of the model, if not its own number")
@@ -404,6 +408,8 @@ def parse() -> argparse.Namespace:
         parser.error("--traces and --only-converse go together")
     if arguments.only_converse and WITHOUT_SESSIONS & set(arguments.configurations.split(",")):
         parser.error(f"{', '.join(sorted(WITHOUT_SESSIONS))} have no sessions of agents")
+    if arguments.traces and is_chat(arguments.traces) and not arguments.levels:
+        parser.error("chat needs --levels, the requests each second")
     if (arguments.levels or arguments.host_share) and not (arguments.levels and arguments.traces):
         parser.error("--levels needs --traces, and --host-share needs --levels")
     return arguments

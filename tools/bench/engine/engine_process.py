@@ -9,7 +9,8 @@ Operations, each answered by a line of JSON on the descriptor KVTIER_BENCH_REPLY
     {"op": "load", "requests": 32, "length": 1000, "tokens": 128, "trial": 0}
                                                    many requests at once: throughput and pauses
     {"op": "converse", "traces": "...", "sessions": 12, "turns": 8, "longest": 32000, "seed": 1,
-     "spread_s": 20}                               agents' sessions, each waiting for its answers
+     "spread_s": 20}                               agents' sessions, each waiting for its answers;
+                                                   with "requests_per_s" and a file: chat
     {"op": "end"}
 
 Times are taken in the loop that steps the engine, as a server in front of it would see them.
@@ -20,14 +21,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import pathlib
 import random
 import sys
 import time
 import zlib
 from typing import Any
 
-from conversation import read_sessions, start_delays_s
+from conversation import block_names, read_load
 
 FIRST_TOKEN_ID, VOCABULARY_MARGIN = 10, 10
 OUTPUT_TOKENS = 32
@@ -97,7 +97,7 @@ class Tally:
             "mean_ttft_ms": 1e3 * sum(times) / len(times),
             "p50_ttft_ms": 1e3 * times[len(times) // 2],
             "p99_ttft_ms": 1e3 * times[len(times) * 99 // 100],
-            "later_mean_ttft_ms": 1e3 * sum(self._later) / len(self._later),
+            "later_mean_ttft_ms": 1e3 * sum(self._later) / max(1, len(self._later)),
         }
 
 
@@ -177,16 +177,11 @@ class Engine:
         }
 
     def converse(self, request: dict) -> dict:
-        sessions = read_sessions(
-            pathlib.Path(request["traces"]), self._vocabulary, request["longest"],
-            request["sessions"], request["turns"], request["seed"],
-        )  # fmt: skip
-        if not sessions:
-            raise RuntimeError("no trace has prompts of so few tokens")
-        delays = start_delays_s(len(sessions), request["spread_s"], request["seed"])
+        load = read_load(request, self._vocabulary)
+        sessions, delays = load.sessions, load.delays_s
         turn_of = [0] * len(sessions)
         asked: dict[str, tuple[int, float]] = {}
-        possible = [self._possible_hits(session) for session in sessions]
+        possible = self._possible_hits(sessions)
         tally = Tally()
         began = time.perf_counter()
         # When the next turn of each is due.
@@ -242,20 +237,20 @@ class Engine:
 
         self._engine.engine_core.get_output = watched
 
-    def _possible_hits(self, session: list) -> list[int]:
+    def _possible_hits(self, sessions: list) -> list[list[int]]:
         """For each turn, the tokens that a cache would have which forgot nothing: whole blocks in
-        common with an earlier prompt of the session, but for the last token."""
+        common with an earlier prompt of its session or of one that begins before, but for the last
+        token. Sessions of agents have none in common."""
         block = self._engine.vllm_config.cache_config.block_size
         known: set[int] = set()
         possible = []
-        for turn in session:
-            before, hits, is_known = 0, 0, True
-            for end in range(block, len(turn.prompt) + 1, block):
-                before = hash((before, *turn.prompt[end - block : end]))
-                is_known = is_known and before in known
-                hits += block * (is_known and end < len(turn.prompt))
-                known.add(before)
-            possible.append(hits)
+        for session in sessions:
+            possible.append([])
+            for turn in session:
+                names = list(block_names(turn.prompt, block))
+                hits = next((i for i, one in enumerate(names) if one not in known), len(names))
+                possible[-1].append(min(hits * block, (len(turn.prompt) - 1) // block * block))
+                known.update(names)
         return possible
 
     def _connector_counts(self) -> dict[str, float]:

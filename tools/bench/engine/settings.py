@@ -8,7 +8,7 @@ import json
 import pathlib
 from typing import Any
 
-from conversation import distinct_tokens, read_sessions
+from conversation import distinct_tokens, is_chat, read_load
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -84,22 +84,24 @@ class Settings:
 
     def level(self, sessions: int, position: int) -> dict:
         """The load of that many sessions at once; each level has prompts of its own. They begin
-        one after another, for first prompts that all come together say nothing of the load."""
+        one after another, for first prompts that all come together say nothing of the load. A
+        level of chat is that many requests each second."""
+        seed = self.seeds[0] * 100 + position + 1
+        if is_chat(self.converse["traces"]):
+            return dict(self.converse, requests_per_s=sessions, seed=seed)
         return dict(
-            self.converse, sessions=sessions, seed=self.seeds[0] * 100 + position + 1,
+            self.converse, sessions=sessions, seed=seed,
             spread_s=self.converse["spread_s"] or sessions * SPREAD_OF_A_SESSION_S,
         )  # fmt: skip
 
     def _working_set_bytes(self) -> int:
         """All blocks of the largest level's sessions, as the model has them."""
         level = self.level(self.levels[-1], len(self.levels) - 1)
-        sessions = read_sessions(
-            pathlib.Path(level["traces"]), self._model["vocab_size"], level["longest"],
-            level["sessions"], level["turns"], level["seed"],
-        )  # fmt: skip
-        if not sessions:
-            raise SystemExit("engine-bench: no trace has prompts of so few tokens")
-        return self.prompt_bytes(distinct_tokens(sessions))
+        try:
+            load = read_load(level, self._model["vocab_size"])
+        except (OSError, ValueError) as error:
+            raise SystemExit(f"engine-bench: {error}") from error
+        return self.prompt_bytes(distinct_tokens(load.sessions))
 
     def prompt_bytes(self, tokens: int) -> int:
         """The blocks of so many tokens; more than a model with windows has."""
@@ -142,13 +144,13 @@ class Settings:
             prefix_caching_hash_algo="sha256_cbor",
             kv_transfer_config=connector,
         )
+        # vLLM wants so much to be free, beside a KV cache that was kept, another engine or a compiler.
+        options["gpu_memory_utilization"] = 0.3
         if self.small:
             options["block_size"] = 32
             # vLLM for CPUs cannot draw tokens with a seed for prompts that it computes in parts.
             options["max_num_batched_tokens"] = options["max_model_len"]
         else:
-            # vLLM wants so much to be free, beside a KV cache that was kept or another engine.
-            options["gpu_memory_utilization"] = 0.3
             options["kv_cache_memory_bytes"] = int(self.kv_bytes * share)
             # More than ever run at once here; with vLLM's 1,024 it captures many more graphs.
             options["max_num_seqs"] = 64
