@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <deque>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -14,6 +13,7 @@
 
 #include "base/posix.h"
 #include "daemon/cold/files/call_kind.h"
+#include "daemon/cold/tenant_line.h"
 
 namespace kvtier {
 namespace {
@@ -52,7 +52,7 @@ struct CallThreads::State {
   std::condition_variable wake;
   std::condition_variable watch;
   std::condition_variable thread_ended;
-  std::deque<FileCall> waiting;
+  TenantLine<FileCall> waiting;
   std::list<Running> running;
   std::vector<Ended> untold;
   CallKind kind;
@@ -115,8 +115,7 @@ struct CallThreads::State {
     if (chosen > 0) --chosen;
   }
   void WorkAtNext(const Self& self, Lock* lock) {
-    FileCall call = std::move(waiting.front());
-    waiting.pop_front();
+    FileCall call = waiting.TakeFirst();
     const Time begun = steady_clock::now();
     const auto entry = running.insert(running.end(), {.begun = begun, .deadline = call.deadline});
     const size_t just_chosen = AreCopies() ? 0 : ChooseThreads(self, begun);
@@ -224,17 +223,15 @@ struct CallThreads::State {
 
   // Takes out calls that no caller waits for any more.
   void TakeLate(Time now, std::vector<Ended>* ended) {
-    while (!waiting.empty() && waiting.front().deadline <= now) {
-      ended->push_back({.tell = std::move(waiting.front().ended),
-                        .outcome = Ending(KVT_COLD_LATE, "not begun in time")});
-      waiting.pop_front();
+    for (FileCall& call : waiting.TakeLate(now)) {
+      ended->push_back(
+          {.tell = std::move(call.ended), .outcome = Ending(KVT_COLD_LATE, "not begun in time")});
     }
   }
-  // Takes out the last calls of more than so many.
+  // Takes out the last calls of more than so many, of those that have the most.
   void TakeBeyond(size_t most, const char* why, std::vector<Ended>* ended) {
-    for (; waiting.size() > most; waiting.pop_back()) {
-      ended->push_back(
-          {.tell = std::move(waiting.back().ended), .outcome = Ending(KVT_COLD_BUSY, why)});
+    while (waiting.size() > most) {
+      ended->push_back({.tell = waiting.TakeLast().ended, .outcome = Ending(KVT_COLD_BUSY, why)});
     }
   }
 };
@@ -252,7 +249,7 @@ void CallThreads::Add(std::vector<FileCall> calls) {
     State& state = *state_;
     if (state.stopping) return;
     state.TakeLate(now, &ended);
-    for (FileCall& call : calls) state.waiting.push_back(std::move(call));
+    for (FileCall& call : calls) state.waiting.Add(std::move(call));
     state.TakeBeyond(kMostWaiting, "too many calls wait for the file system", &ended);
     state.StartWatcher(state_);
     chosen = state.ChooseThreads(state_, now);
@@ -265,17 +262,22 @@ void CallThreads::Add(std::vector<FileCall> calls) {
   State::TellAll(ended);
 }
 
+bool CallThreads::OthersWait(const std::string& tenant) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->waiting.HasOthersThan(tenant);
+}
+
 bool CallThreads::Hangs() const {
   const std::lock_guard lock(state_->mutex);
   return state_->CountHanging(steady_clock::now()) > 0;
 }
 
 bool CallThreads::Stop(Time deadline) {
-  std::deque<FileCall> dropped;
+  TenantLine<FileCall> dropped;
   Lock lock(state_->mutex);
   State& state = *state_;
   state.stopping = true;
-  dropped.swap(state.waiting);
+  std::swap(dropped, state.waiting);
   state.wake.notify_all();
   state.watch.notify_all();
   state.thread_ended.wait(lock, [&state] { return state.telling == 0; });

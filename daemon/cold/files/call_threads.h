@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "daemon/cold/files/object_files.h"
@@ -14,6 +15,7 @@ namespace kvtier {
 
 struct FileCall {
   std::chrono::steady_clock::time_point deadline;
+  std::string tenant;  // whose turn it takes; the same for calls that are to keep their order
   // On a thread of the group; refers to nothing that may end before it does.
   std::function<FileOutcome()> work;
   // Called once, unless the group is stopped before: on a thread of the group, or within Add. With
@@ -40,9 +42,11 @@ class CallThreads {
   CallThreads(const CallThreads&) = delete;
   CallThreads& operator=(const CallThreads&) = delete;
 
-  // They end with KVT_COLD_BUSY if all threads hang or too many wait, and with KVT_COLD_LATE if
-  // their deadlines pass first.
+  // They end with KVT_COLD_BUSY if all threads hang, or if too many wait and their tenant has the
+  // most, and with KVT_COLD_LATE if their deadlines pass first.
   void Add(std::vector<FileCall> calls);
+  // Whether calls of other tenants wait.
+  [[nodiscard]] bool OthersWait(const std::string& tenant) const;
   // Whether a call runs past its deadline.
   [[nodiscard]] bool Hangs() const;
   // No call's end is told any more. Waits for the threads until `deadline`; false if some remain.

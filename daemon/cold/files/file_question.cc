@@ -12,6 +12,8 @@ using std::chrono::steady_clock;
 // A file system in this host's memory or on its disk answers in some microseconds.
 constexpr std::chrono::microseconds kSlow{200};
 constexpr size_t kMostHelpers = 23;
+// A thread then goes on behind the other tenants' calls.
+constexpr std::chrono::milliseconds kTurn{2};
 
 }  // namespace
 
@@ -24,14 +26,30 @@ FileQuestion::FileQuestion(std::shared_ptr<ObjectFiles> objects, std::vector<std
       search_(names_.size(), each),
       has_ended_(names_.empty()) {}
 
-void FileQuestion::Ask(const std::function<void(size_t threads)>& call_help) {
+void FileQuestion::Ask(const std::function<void(size_t threads)>& call_help,
+                       const std::function<bool()>& others_wait) {
   FilePath path = objects_->MakePath();
+  Time now = steady_clock::now();
+  Time turn_ends = now + kTurn;
   while (const std::optional<size_t> position = TakeNext()) {
-    const Time begun = steady_clock::now();
+    const Time begun = now;
     const FileOutcome outcome = objects_->Find(names_[*position], &path);
-    const bool is_slow = steady_clock::now() - begun > kSlow;
-    if (const size_t threads = Answer(*position, outcome, is_slow)) call_help(threads);
+    now = steady_clock::now();
+    if (const size_t threads = Answer(*position, outcome, now - begun > kSlow)) call_help(threads);
+    if (now < turn_ends) continue;
+    if (others_wait() && IsLeft()) return call_help(1);
+    turn_ends = now + kTurn;
   }
+}
+
+void FileQuestion::Enter(size_t threads) {
+  const std::lock_guard lock(mutex_);
+  inside_ += threads;
+}
+
+bool FileQuestion::IsLeft() {
+  const std::lock_guard lock(mutex_);
+  return !HasEnded() && search_.left() > 0;
 }
 
 std::optional<size_t> FileQuestion::TakeNext() {
@@ -58,9 +76,12 @@ size_t FileQuestion::Answer(size_t position, const FileOutcome& outcome, bool is
   return std::min(search_.left(), kMostHelpers);
 }
 
-void FileQuestion::EndIfFailed(const FileOutcome& outcome) {
+void FileQuestion::Leave(const FileOutcome& outcome) {
   const std::lock_guard lock(mutex_);
-  if (!is_answered_) Fail(outcome);
+  if (outcome.status != KVT_COLD_OK) refusal_ = outcome;
+  if (--inside_ > 0 || has_ended_) return;
+  if (each_ || !is_answered_) Fail(refusal_);
+  has_ended_ = true;
 }
 
 void FileQuestion::Fail(const FileOutcome& outcome) {

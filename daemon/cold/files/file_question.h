@@ -18,8 +18,8 @@
 namespace kvtier {
 
 // Any thread. A file system of which nothing is found is asked once, a fast one by one thread, and
-// a slow one that has the first object by many at a time. The first object of a prefix that was not
-// answered for ends it.
+// a slow one that has the first object by many at a time, which give way to other tenants'
+// questions. The first object of a prefix that was not answered for ends it.
 class FileQuestion {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -29,16 +29,21 @@ class FileQuestion {
                Time end);
 
   [[nodiscard]] Time end() const { return end_; }
-  // Asks until nothing is left to be asked for. `call_help` lets so many threads do the same; it is
-  // called at most twice for a prefix, once when its end has been passed.
-  void Ask(const std::function<void(size_t threads)>& call_help);
-  // Ends it if the first thread could not ask; without helpers it goes on.
-  void EndIfFailed(const FileOutcome& outcome);
+  // Each thread enters before it is to ask, and leaves when it has asked or could not.
+  void Enter(size_t threads);
+  // Asks until nothing is left to be asked for, or some milliseconds have passed and `others_wait`:
+  // then the rest is left to another thread. `call_help` lets so many more threads do the same.
+  void Ask(const std::function<void(size_t threads)>& call_help,
+           const std::function<bool()>& others_wait);
+  // The last thread that leaves ends a question that is not answered, because others could not ask:
+  // with as much of a prefix as is known, or with the failure of one.
+  void Leave(const FileOutcome& outcome);
   // Something once, as soon as the answer is known or the end has been passed.
   [[nodiscard]] std::optional<FileOutcome> TakeEnd();
 
  private:
   [[nodiscard]] std::optional<size_t> TakeNext();
+  [[nodiscard]] bool IsLeft();
   // Returns how many threads are to help.
   [[nodiscard]] size_t Answer(size_t position, const FileOutcome& outcome, bool is_slow);
   // REQUIRES, both: `mutex_` is held.
@@ -52,6 +57,8 @@ class FileQuestion {
   std::mutex mutex_;  // guards what follows
   PrefixSearch search_;
   FileOutcome failure_;
+  FileOutcome refusal_;       // of a thread that could not ask
+  size_t inside_ = 0;         // threads
   bool is_answered_ = false;  // once at least
   bool has_help_ = false;
   bool has_ended_ = false;

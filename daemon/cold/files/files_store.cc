@@ -11,6 +11,7 @@
 
 #include "daemon/cold/files/file_question.h"
 #include "daemon/cold/files/file_sweep.h"
+#include "daemon/cold/tenant_line.h"
 #include "daemon/cold/unsure_puts.h"
 
 namespace kvtier {
@@ -26,25 +27,32 @@ constexpr std::chrono::milliseconds kPause{50};
 struct Asked {
   std::shared_ptr<FileQuestion> question;
   steady_clock::time_point deadline;
+  std::string tenant;
   std::function<void(const FileOutcome&, bool more)> tell;
 };
 
 // Threads that ask, and let others help. They may outlive the store, which then has no others.
 void AddAskers(const std::shared_ptr<CallThreads>& threads, const Asked& asked, size_t count) {
   const auto work = [weak = std::weak_ptr(threads), asked] {
-    asked.question->Ask([&](size_t helpers) {
-      const std::shared_ptr<CallThreads> group = weak.lock();
-      if (group) AddAskers(group, asked, helpers);
-    });
+    asked.question->Ask(
+        [&](size_t helpers) {
+          const std::shared_ptr<CallThreads> group = weak.lock();
+          if (group) AddAskers(group, asked, helpers);
+        },
+        [&] {
+          const std::shared_ptr<CallThreads> group = weak.lock();
+          return group && group->OthersWait(asked.tenant);
+        });
     return FileOutcome();
   };
   // The thread that ends after this one may have nothing to tell.
   const auto ended = [asked](const FileOutcome& outcome, bool /*more*/) {
-    asked.question->EndIfFailed(outcome);
+    asked.question->Leave(outcome);
     if (const std::optional<FileOutcome> end = asked.question->TakeEnd()) asked.tell(*end, false);
   };
-  threads->Add(
-      std::vector<FileCall>(count, {.deadline = asked.deadline, .work = work, .ended = ended}));
+  asked.question->Enter(count);
+  threads->Add(std::vector<FileCall>(
+      count, {.deadline = asked.deadline, .tenant = asked.tenant, .work = work, .ended = ended}));
 }
 
 // Threads that only copy: they fill a memory bus, and more would wake and sleep more often.
@@ -118,8 +126,9 @@ FilesStore::Teller FilesStore::TellerOf(uint64_t number) const {
 }
 
 void FilesStore::Start(Lane* lane, uint64_t number, int64_t timeout_ms,
-                       std::function<FileOutcome()> work) {
+                       std::function<FileOutcome()> work, std::string_view tenant) {
   lane->next.push_back({.deadline = steady_clock::now() + std::chrono::milliseconds(timeout_ms),
+                        .tenant = std::string(tenant),
                         .work = std::move(work),
                         .ended = TellerOf(number)});
 }
@@ -129,9 +138,11 @@ void FilesStore::Exists(uint64_t number, std::vector<std::string> names, bool ea
                         int64_t timeout_ms) {
   const auto now = steady_clock::now();
   const std::chrono::milliseconds timeout(timeout_ms);
+  std::string tenant(names.empty() ? std::string_view() : TenantOf(names.front()));
   const Asked asked{.question = std::make_shared<FileQuestion>(objects_, std::move(names), each,
                                                                now + timeout * 3 / 4),
                     .deadline = now + timeout,
+                    .tenant = std::move(tenant),
                     .tell = TellerOf(number)};
   if (!each) clock_.Add(asked.question, asked.tell);
   AddAskers(questions_, asked, 1);
@@ -140,9 +151,11 @@ void FilesStore::Exists(uint64_t number, std::vector<std::string> names, bool ea
 void FilesStore::Get(uint64_t number, std::string name, void* into, uint64_t bytes,
                      int64_t timeout_ms) {
   const std::span<std::byte> memory(static_cast<std::byte*>(into), bytes + 1);
-  Start(&reads_, number, timeout_ms, [objects = objects_, name = std::move(name), memory] {
+  const std::string tenant(TenantOf(name));
+  const auto get = [objects = objects_, name = std::move(name), memory] {
     return objects->Get(name, memory);
-  });
+  };
+  Start(&reads_, number, timeout_ms, get, tenant);
 }
 
 void FilesStore::Put(uint64_t number, std::string name, const void* data, size_t bytes,

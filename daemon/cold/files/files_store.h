@@ -47,7 +47,8 @@ class FilesStore {
     std::vector<FileCall> next;
   };
   [[nodiscard]] Teller TellerOf(uint64_t number) const;
-  void Start(Lane* lane, uint64_t number, int64_t timeout_ms, std::function<FileOutcome()> work);
+  void Start(Lane* lane, uint64_t number, int64_t timeout_ms, std::function<FileOutcome()> work,
+             std::string_view tenant = {});
   void StartSweeps(uint64_t max_bytes, std::shared_ptr<FileSystem> files, std::string root);
 
   const kvt_cold_done done_;

@@ -16,6 +16,7 @@
 #include "daemon/cold/cold_backend.h"
 #include "daemon/cold/resp/resp_connection.h"
 #include "daemon/cold/resp/resp_lane.h"
+#include "daemon/cold/tenant_line.h"
 #include "daemon/cold/unsure_puts.h"
 
 namespace kvtier {
@@ -23,6 +24,8 @@ namespace {
 
 // Names that the server looks at for one answer; few of them may be the tenant's.
 constexpr const char* kListedAtOnce = "512";
+// Names of a call that asks for some.
+constexpr size_t kAskedAtOnce = 256;
 // Parts of a list; one of more, which is of five hundred million names, has no end.
 constexpr uint64_t kMostLists = uint64_t{1} << 20;
 
@@ -59,18 +62,32 @@ class RespStore {
     return true;
   }
 
-  // A store that refuses questions is of no use, and counts as away, so that its reason is told.
+  // A store that refuses questions is of no use, and counts as away, so that its reason is told. A
+  // long question is sent in parts, so that it keeps the server from no other tenant's.
   void Exists(uint64_t number, const std::vector<std::string>& names, bool /*each*/,
               int64_t timeout_ms) {
     const auto outcome = std::make_shared<Outcome>();
     outcome->data.resize(names.size());
-    RespCall call = Begin(number, timeout_ms, outcome);
-    for (const std::string& name : names) AddCommand(&call, {"EXISTS", name});
-    call.answered = [outcome](size_t position, const RespReply& reply) {
-      if (!outcome->Expect(RespReply::Kind::kInteger, reply, KVT_COLD_UNAVAILABLE)) return;
-      outcome->data[position] = reply.integer == 1 ? 1 : 0;
-    };
-    questions_.Add(std::move(call));
+    const auto left = std::make_shared<size_t>(std::max<size_t>(names.size(), 1));
+    size_t first = 0;
+    do {
+      const size_t count = std::min(names.size() - first, kAskedAtOnce);
+      RespCall call = Begin(number, timeout_ms, outcome);
+      call.tenant = names.empty() ? std::string() : TenantOf(names.front());
+      for (size_t i = first; i < first + count; ++i) AddCommand(&call, {"EXISTS", names[i]});
+      call.answered = [outcome, first](size_t position, const RespReply& reply) {
+        if (!outcome->Expect(RespReply::Kind::kInteger, reply, KVT_COLD_UNAVAILABLE)) return;
+        outcome->data[first + position] = reply.integer == 1 ? 1 : 0;
+      };
+      call.ended = [outcome, left, count, end = std::move(call.ended)](int status,
+                                                                       const std::string& failure) {
+        if (status != KVT_COLD_OK) outcome->Fail(status, failure);
+        *left -= std::max<size_t>(count, 1);
+        if (*left == 0) end(KVT_COLD_OK, {});
+      };
+      questions_.Add(std::move(call));
+      first += count;
+    } while (first < names.size());
   }
 
   // A range, so that an object of another size is not read whole. An object that is not there has
@@ -79,6 +96,7 @@ class RespStore {
            int64_t timeout_ms) {
     const auto outcome = std::make_shared<Outcome>();
     RespCall call = Begin(number, timeout_ms, outcome);
+    call.tenant = TenantOf(name);
     AddCommand(&call, {"GETRANGE", name, "0", std::to_string(bytes)});
     call.into = {static_cast<std::byte*>(into), bytes + 1};
     call.answered = [outcome](size_t, const RespReply& reply) {

@@ -13,6 +13,7 @@ namespace {
 // first waiting.
 constexpr size_t kMostCalls = 64;
 constexpr size_t kMostPayloadBytes = size_t{4} << 20;
+constexpr size_t kMostCommands = 1024;
 
 void AddCommands(const RespCall& call, std::vector<RespCommand>* commands) {
   size_t next = 0;
@@ -48,7 +49,7 @@ void RespLane::Add(RespCall call) {
   {
     const std::lock_guard lock(mutex_);
     if (!stopping_) {
-      waiting_.push_back(std::move(call));
+      waiting_.Add(std::move(call));
       wake_.notify_one();
       return;
     }
@@ -59,17 +60,14 @@ void RespLane::Add(RespCall call) {
 std::vector<RespCall> RespLane::Take() {
   std::unique_lock lock(mutex_);
   if (sent_.empty()) wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
-  std::vector<RespCall> calls;
-  size_t room = kMostCalls - sent_.size(), bytes = sent_bytes_;
-  const auto now = std::chrono::steady_clock::now();
-  while (!waiting_.empty()) {
-    // Late ones take no room: they are not sent.
-    const bool is_late = waiting_.front().deadline <= now;
-    if (!is_late && (room == 0 || bytes >= kMostPayloadBytes)) break;
-    room -= is_late ? 0 : 1;
-    bytes += is_late ? 0 : waiting_.front().payload.size();
-    calls.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+  // Late ones take no room: they are not sent.
+  std::vector<RespCall> calls = waiting_.TakeLate(std::chrono::steady_clock::now());
+  size_t room = kMostCalls - sent_.size(), bytes = sent_bytes_, commands = sent_commands_;
+  while (!waiting_.empty() && room > 0 && bytes < kMostPayloadBytes && commands < kMostCommands) {
+    RespCall& call = calls.emplace_back(waiting_.TakeFirst());
+    --room;
+    bytes += call.payload.size();
+    commands += call.lengths.size();
   }
   return calls;
 }
@@ -101,6 +99,7 @@ void RespLane::Send(std::vector<RespCall> calls) {
       continue;
     }
     sent_bytes_ += call.payload.size();
+    sent_commands_ += call.lengths.size();
     // The commands are views of the words, which stay where they are when the call is moved.
     sent_.push_back({.call = std::move(call)});
     AddCommands(sent_.back().call, &commands);
@@ -116,6 +115,7 @@ void RespLane::ReceiveOne() {
   if (sent.answered == 0) sent.call.deadline = std::max(sent.call.deadline, now);
   if (!connection_.Receive(sent.call.into, sent.call.deadline, &reply)) return FailSent();
   sent.call.answered(sent.answered, reply);
+  --sent_commands_;
   if (++sent.answered < sent.call.lengths.size()) return;
   const RespCall call = std::move(sent.call);
   sent_bytes_ -= call.payload.size();
@@ -126,7 +126,7 @@ void RespLane::ReceiveOne() {
 void RespLane::FailSent() {
   const bool may_do_it = connection_.connected();
   connection_.Drop();
-  sent_bytes_ = 0;
+  sent_bytes_ = sent_commands_ = 0;
   for (const Sent& sent : std::exchange(sent_, {})) {
     if (may_do_it && sent.call.left_unsure) sent.call.left_unsure();
     sent.call.ended(KVT_COLD_UNAVAILABLE, connection_.failure());

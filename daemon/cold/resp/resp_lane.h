@@ -17,6 +17,7 @@
 
 #include "daemon/cold/cold_backend.h"
 #include "daemon/cold/resp/resp_connection.h"
+#include "daemon/cold/tenant_line.h"
 
 namespace kvtier {
 
@@ -27,6 +28,7 @@ struct RespCall {
   std::string_view payload;        // stands where a word is empty; borrowed
   std::span<std::byte> into;       // of a call with one command, for the text of its reply
   std::chrono::steady_clock::time_point deadline;
+  std::string tenant;  // whose turn it takes; the same for calls that are to keep their order
   // Each reply of the call's commands, by the command's position.
   std::function<void(size_t, const RespReply&)> answered;
   // Called before `ended` if the server may execute the commands later; may be empty.
@@ -70,10 +72,11 @@ class RespLane {
   RespConnection connection_;
   // The thread alone uses these.
   std::deque<Sent> sent_;
-  size_t sent_bytes_ = 0;  // of their payloads
+  size_t sent_bytes_ = 0;     // of their payloads
+  size_t sent_commands_ = 0;  // that were not answered
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<RespCall> waiting_;
+  TenantLine<RespCall> waiting_;
   bool stopping_ = false;
   std::thread thread_;  // last
 };

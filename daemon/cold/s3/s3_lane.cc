@@ -62,7 +62,7 @@ void S3Lane::Add(S3Call call) {
 
 bool S3Lane::TakeCalls() {
   const std::lock_guard lock(mutex_);
-  for (S3Call& call : added_) queue_.push_back(std::move(call));
+  for (S3Call& call : added_) queue_.Add(std::move(call));
   added_.clear();
   return !stopping_;
 }
@@ -82,27 +82,22 @@ void S3Lane::Work() {
 milliseconds S3Lane::TimeToWait() const {
   const Time now = steady_clock::now();
   if (queue_.empty() || held_until_ <= now) return kNoHurry;
-  return std::chrono::ceil<milliseconds>(std::min(held_until_, queue_.front().deadline) - now);
+  return std::chrono::ceil<milliseconds>(std::min(held_until_, queue_.FirstDeadline()) - now);
 }
 
 // A call that was given up is not sent: a server that was away for a while is not to be busy with
 // questions of that time.
 void S3Lane::StartCalls() {
   const Time now = steady_clock::now();
+  for (const S3Call& call : queue_.TakeLate(now)) {
+    call.ended({.status = KVT_COLD_LATE, .text = "not sent in time", .may_come = call.may_come});
+  }
   while (!queue_.empty()) {
-    S3Call& next = queue_.front();
-    const bool is_late = next.deadline <= now;
     const bool waits = now < held_until_ || running_.size() >= most_ ||
-                       (next.is_barrier && !running_.empty()) ||
+                       (queue_.first().is_barrier && !running_.empty()) ||
                        (!running_.empty() && running_.begin()->second->call().is_barrier);
-    if (!is_late && waits) return;
-    S3Call call = std::move(next);
-    queue_.pop_front();
-    if (is_late) {
-      call.ended({.status = KVT_COLD_LATE, .text = "not sent in time", .may_come = call.may_come});
-    } else {
-      Start(std::move(call));
-    }
+    if (waits) return;
+    Start(queue_.TakeFirst());
   }
 }
 
@@ -166,7 +161,7 @@ bool S3Lane::TryAgain(S3Call* call, S3Next next) {
   } else {
     again = again && !std::exchange(call->asks_why, true);
   }
-  if (again) queue_.push_front(std::move(*call));
+  if (again) queue_.AddFirst(std::move(*call));
   return again;
 }
 
@@ -176,7 +171,7 @@ void S3Lane::FailAll() {
     EndUnavailable(transfer->call(), "the store is being closed");
   }
   running_.clear();
-  for (const S3Call& call : std::exchange(queue_, {})) EndUnavailable(call, "not sent");
+  while (!queue_.empty()) EndUnavailable(queue_.TakeFirst(), "not sent");
 }
 
 }  // namespace kvtier

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cstddef>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +14,7 @@
 #include "daemon/cold/s3/s3_credentials.h"
 #include "daemon/cold/s3/s3_signature.h"
 #include "daemon/cold/s3/s3_transfer.h"
+#include "daemon/cold/tenant_line.h"
 #include "daemon/config/s3_endpoint.h"
 
 namespace kvtier {
@@ -55,7 +55,7 @@ class S3Lane {
   // The thread alone uses these.
   S3Signer signer_;
   bool knows_conditions_ = true;  // the server, as far as is known
-  std::deque<S3Call> queue_;
+  TenantLine<S3Call> queue_;
   std::map<void*, std::unique_ptr<S3Transfer>> running_;  // by handle
   std::vector<std::unique_ptr<S3Transfer>> idle_;
   // A store that asked for less is asked for nothing until then.

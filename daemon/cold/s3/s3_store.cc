@@ -129,6 +129,7 @@ void S3Store::Exists(uint64_t number, std::vector<std::string> names, bool each,
 void S3Store::AskNext(const std::shared_ptr<Asked>& asked) {
   for (const size_t position : asked->question.TakeNext()) {
     S3Call call = CallFor(S3Verb::kHead, asked->names[position], asked->deadline);
+    call.tenant = TenantOf(asked->names[position]);
     call.ended = [this, asked, position](const S3Outcome& outcome) {
       asked->question.Answer(position, outcome);
       AskNext(asked);
@@ -142,6 +143,7 @@ void S3Store::AskNext(const std::shared_ptr<Asked>& asked) {
 void S3Store::Get(uint64_t number, const std::string& name, void* into, uint64_t bytes,
                   int64_t timeout_ms) {
   S3Call call = CallFor(S3Verb::kGet, name, In(timeout_ms));
+  call.tenant = TenantOf(name);
   call.into = {static_cast<std::byte*>(into), bytes + 1};
   call.ended = TellerOf(number);
   reads_.Add(std::move(call));

@@ -27,6 +27,7 @@ struct S3Call {
   std::span<const std::byte> payload;
   std::span<std::byte> into;
   std::chrono::steady_clock::time_point deadline;
+  std::string tenant;  // whose turn it takes; the same for calls that are to keep their order
   // Begins when all calls before it have ended, and those behind it when it has.
   bool is_barrier = false;
   // Called once, by the thread of the lane.

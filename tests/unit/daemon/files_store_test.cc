@@ -6,85 +6,22 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <future>
-#include <iterator>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
-#include "daemon/cold/files/file_question.h"
 #include "tests/fakes/shared_directory.h"
+#include "tests/unit/daemon/files_host.h"
 
 namespace kvtier {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kTimeoutMs = 60'000;
-constexpr int64_t kDayS = 86'400;
-const std::string kName = "kvtier/1/alice/model-4096/abcdef";
-const std::string kFile = "kvtier/1/alice/model-4096/ab/abcdef";
-
-// Answers a question for a file after a while; or the first one, and others when so many are asked
-// together.
-class SlowFiles final : public FileSystem {
- public:
-  int Open(int directory, const char* path, int flags) override {
-    if (flags == O_PATH) Wait();
-    return FileSystem::Open(directory, path, flags);
-  }
-
-  size_t together = 1;
-  std::atomic<size_t> asked = 0;
-  std::atomic<bool> were_together = false;
-
- private:
-  void Wait() {
-    constexpr std::chrono::milliseconds kSlow{2};
-    std::unique_lock lock(mutex_);
-    const bool is_first = ++asked == 1;
-    if (++waiting_ >= together) were_together = true;
-    changed_.notify_all();
-    if (is_first || together == 1) {
-      changed_.wait_for(lock, kSlow, [] { return false; });
-    } else {
-      changed_.wait_for(lock, std::chrono::minutes(1), [this] { return were_together.load(); });
-    }
-    --waiting_;
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  size_t waiting_ = 0;
-};
-
-// Fails for one file, or hangs.
-class UnevenFiles final : public FileSystem {
- public:
-  int Open(int directory, const char* path, int flags) override {
-    if (!std::string(path).ends_with(uneven)) return FileSystem::Open(directory, path, flags);
-    if (error != 0) return -error;
-    has_hung = true;
-    released.wait();
-    return -ENOENT;
-  }
-
-  const std::string uneven = "17hash";
-  std::atomic<int> error = 0;  // 0: it hangs
-  std::atomic<bool> has_hung = false;
-  std::promise<void> release;
-  const std::shared_future<void> released = release.get_future().share();
-};
 
 // Fails as it is told, for as many calls as it is told.
 class FailingFiles final : public FileSystem {
@@ -134,91 +71,6 @@ class FailingFiles final : public FileSystem {
   }
 };
 
-struct Told {
-  int status = -1;
-  std::string text;
-  size_t bytes = 0;
-};
-
-// A host's store, asked one thing after the other.
-class Host {
- public:
-  explicit Host(const fs::path& root, std::shared_ptr<FileSystem> files = nullptr)
-      : store_(root, 0, files ? std::move(files) : std::make_shared<FileSystem>(), OnDone, this) {}
-  ~Host() { (void)Stop(); }
-
-  [[nodiscard]] FilesStore& store() { return store_; }
-  [[nodiscard]] bool Stop() { return store_.Stop(); }
-  Told Put(const std::string& name, const std::string& bytes, int64_t ttl_s = kDayS) {
-    return Ask([&](uint64_t call) {
-      store_.Put(call, name, bytes.data(), bytes.size(), ttl_s, kTimeoutMs);
-    });
-  }
-  // The text is the object.
-  Told Get(const std::string& name, size_t bytes) {
-    std::string into(bytes + 1, '\0');
-    Told told = Ask([&](uint64_t call) { store_.Get(call, name, into.data(), bytes, kTimeoutMs); });
-    if (told.status == KVT_COLD_OK) told.text = into.substr(0, told.bytes);
-    return told;
-  }
-  // A digit for each name.
-  std::string Exists(std::vector<std::string> names, bool each = false,
-                     int64_t timeout_ms = kTimeoutMs) {
-    Told told = Ask([&](uint64_t call) { store_.Exists(call, names, each, timeout_ms); });
-    if (told.status != KVT_COLD_OK) return told.text;
-    for (char& present : told.text) present = static_cast<char>(present + '0');
-    return told.text;
-  }
-  Told Remove(std::vector<std::string> names) {
-    return Ask([&](uint64_t call) { store_.Remove(call, names, kTimeoutMs); });
-  }
-  // Goes on until nothing is left; how many calls that took, or the error.
-  Told RemoveAll(const std::string& prefix) {
-    uint64_t cursor = 0;
-    for (size_t calls = 1;; ++calls) {
-      Told told = Ask([&](uint64_t call) { store_.RemoveSome(call, prefix, cursor, kTimeoutMs); });
-      if (told.status != KVT_COLD_OK) return told;
-      std::memcpy(&cursor, told.text.data(), sizeof(cursor));
-      told.bytes = calls;
-      if (cursor == 0) return told;
-    }
-  }
-  std::future<Told> Begin(const std::function<void(uint64_t)>& call) {
-    std::future<Told> told = Make(call);
-    store_.Send();
-    return told;
-  }
-  // Without sending it.
-  std::future<Told> Make(const std::function<void(uint64_t)>& call) {
-    uint64_t number = 0;
-    std::future<Told> told;
-    {
-      const std::lock_guard lock(mutex_);
-      number = next_++;
-      told = calls_[number].get_future();
-    }
-    call(number);
-    return told;
-  }
-
- private:
-  Told Ask(const std::function<void(uint64_t)>& call) { return Begin(call).get(); }
-  static void OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes,
-                     int /*more*/) {
-    auto* const self = static_cast<Host*>(context);
-    const std::lock_guard lock(self->mutex_);
-    const auto* const text = static_cast<const char*>(data);
-    self->calls_.at(call).set_value(
-        {.status = status, .text = std::string(text, text == nullptr ? 0 : bytes), .bytes = bytes});
-    self->calls_.erase(call);
-  }
-
-  std::mutex mutex_;
-  uint64_t next_ = 1;
-  std::map<uint64_t, std::promise<Told>> calls_;
-  FilesStore store_;
-};
-
 class FilesStoreTest : public SharedDirectoryTest {};
 
 TEST_F(FilesStoreTest, WhatOneHostWritesAnotherReads) {
@@ -233,94 +85,6 @@ TEST_F(FilesStoreTest, WhatOneHostWritesAnotherReads) {
   EXPECT_EQ(other.Remove({kName, kName}).status, KVT_COLD_OK);
   EXPECT_EQ(one.Get(kName, 5).status, KVT_COLD_ABSENT);
   EXPECT_EQ(CountFiles(), 0u);
-}
-
-TEST_F(FilesStoreTest, APrefixIsAskedForUntilTheFirstThatIsAbsent) {
-  Host host(root());
-  for (const char* const hash : {"aa11", "aa22", "bb44"}) {
-    ASSERT_EQ(host.Put(std::string("kvtier/1/a/m/") + hash, "x").status, KVT_COLD_OK);
-  }
-  const std::vector<std::string> names = {"kvtier/1/a/m/aa11", "kvtier/1/a/m/bb33",
-                                          "kvtier/1/a/m/aa22", "kvtier/1/a/m/bb44"};
-  EXPECT_EQ(host.Exists(names), "1000");
-  EXPECT_EQ(host.Exists(names, true), "1011");
-  EXPECT_EQ(host.Exists({"kvtier/probe"}), "0");
-}
-
-TEST_F(FilesStoreTest, ASlowFileSystemIsAskedForManyFilesAtOnce) {
-  const auto files = std::make_shared<SlowFiles>();
-  files->together = 6;
-  Host host(root(), files);
-  std::vector<std::string> names;
-  for (int i = 10; i < 50; ++i) names.push_back("kvtier/1/a/m/" + std::to_string(i) + "hash");
-  for (const std::string& name : names) ASSERT_EQ(host.Put(name, "x").status, KVT_COLD_OK);
-  EXPECT_EQ(host.Exists(names), std::string(40, '1'));
-  EXPECT_TRUE(files->were_together);
-  const std::vector<std::string> gone(names.begin() + 17, names.begin() + 33);
-  ASSERT_EQ(host.Remove(gone).status, KVT_COLD_OK);
-  EXPECT_EQ(host.Exists(names), std::string(17, '1') + std::string(23, '0'));
-  EXPECT_EQ(host.Exists(names, true),
-            std::string(17, '1') + std::string(16, '0') + std::string(7, '1'));
-}
-
-TEST_F(FilesStoreTest, ASlowFileSystemThatHasNothingOfAPrefixIsAskedOnce) {
-  const auto files = std::make_shared<SlowFiles>();
-  Host host(root(), files);
-  const std::vector<std::string> names(100, kName);
-  EXPECT_EQ(host.Exists(names), std::string(100, '0'));
-  EXPECT_EQ(files->asked, 1u);
-}
-
-TEST_F(FilesStoreTest, APrefixIsToldAsFarAsItIsKnownInTime) {
-  constexpr size_t kNames = 320'000;
-  Host host(root(), std::make_shared<SlowFiles>());
-  ASSERT_EQ(host.Put(kName, "x").status, KVT_COLD_OK);
-  std::string present;
-  size_t known = 0;
-  // A busy machine may come to none in that time.
-  for (int64_t timeout_ms = 1000; known == 0; timeout_ms *= 2) {
-    present = host.Exists(std::vector<std::string>(kNames, kName), false, timeout_ms);
-    known = present.find('0');
-  }
-  EXPECT_LT(known, kNames);
-  EXPECT_EQ(present, std::string(known, '1') + std::string(kNames - known, '0'));
-}
-
-TEST_F(FilesStoreTest, AFileThatFailsOrHangsLeavesWhatIsKnownOfAPrefix) {
-  std::vector<std::string> names;
-  for (int i = 10; i < 20; ++i) names.push_back("kvtier/1/a/m/" + std::to_string(i) + "hash");
-  for (const std::string& name : names) ASSERT_EQ(Host(root()).Put(name, "x").status, KVT_COLD_OK);
-  const auto files = std::make_shared<UnevenFiles>();
-  Host host(root(), files);
-  for (const int error : {EACCES, EIO}) {
-    files->error = error;
-    EXPECT_EQ(host.Exists(names), "1111000000");
-    EXPECT_TRUE(host.Exists(names, true).starts_with(ErrnoName(error)));
-    EXPECT_TRUE(host.Exists({names[7], names[0]}).starts_with(ErrnoName(error)));
-  }
-  files->error = 0;
-  std::future<Told> told;
-  // A busy machine may pass the end before it comes to that file.
-  for (int64_t timeout_ms = 100; !files->has_hung; timeout_ms *= 2) {
-    told = host.Begin([&](uint64_t call) { host.store().Exists(call, names, false, timeout_ms); });
-    EXPECT_EQ(told.wait_for(std::chrono::minutes(1)), std::future_status::ready);
-  }
-  files->release.set_value();
-  EXPECT_EQ(told.get().text, std::string(4, '\1') + std::string(6, '\0'));
-}
-
-TEST_F(FilesStoreTest, AQuestionGoesOnWithoutAThreadThatCouldNotHelp) {
-  const std::vector<std::string> names(4, kName);
-  ASSERT_EQ(Host(root()).Put(kName, "x").status, KVT_COLD_OK);
-  FileQuestion question(std::make_shared<ObjectFiles>(root(), std::make_shared<SlowFiles>()), names,
-                        false, FileQuestion::Time::max());
-  size_t helped = 0;
-  question.Ask([&](size_t /*threads*/) {
-    ++helped;
-    question.EndIfFailed({.status = KVT_COLD_BUSY, .text = "too many"});
-  });
-  EXPECT_EQ(helped, 1u);
-  EXPECT_EQ(question.TakeEnd()->text, std::string(4, '\1'));
 }
 
 TEST_F(FilesStoreTest, AFilePastItsEndIsAbsentOnEachHost) {

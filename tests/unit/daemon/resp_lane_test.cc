@@ -41,7 +41,8 @@ class RespLaneTest : public testing::Test {
   }
   // So many commands of one call; what its reply says is copied to `into`.
   std::future<Ended> Ask(size_t commands, std::span<std::byte> into = {},
-                         std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
+                         std::chrono::milliseconds timeout = std::chrono::minutes(1),
+                         std::string tenant = {}) {
     const auto promise = std::make_shared<std::promise<Ended>>();
     const auto ended = std::make_shared<Ended>();
     RespCall call;
@@ -50,6 +51,7 @@ class RespLaneTest : public testing::Test {
       call.lengths.push_back(1);
     }
     call.into = into;
+    call.tenant = std::move(tenant);
     call.deadline = std::chrono::steady_clock::now() + timeout;
     call.answered = [ended](size_t position, const RespReply& reply) {
       EXPECT_EQ(position, ended->replies.size());
@@ -239,6 +241,32 @@ TEST_F(RespLaneTest, ManyCallsAtOnceEndInTheirOrder) {
     ASSERT_TRUE(ended.complete);
     EXPECT_EQ(ended.replies[0].integer, i);
   }
+}
+
+TEST_F(RespLaneTest, AFloodOfOneTenantHoldsUpNoOthersCall) {
+  constexpr size_t kMostBefore = 20 * 256;
+  std::promise<void> begin, go_on;
+  size_t commands = 0;
+  Start([begun = begin.get_future().share(), goes_on = go_on.get_future().share(),
+         &commands](std::string_view received) {
+    begun.wait();
+    std::string text;
+    for (const char c : received) {
+      if (c == '*') text += ":1\r\n";
+      commands += c == '*' ? 1 : 0;
+    }
+    if (commands > kMostBefore) goes_on.wait();
+    return text;
+  });
+  constexpr auto kTimeout = std::chrono::minutes(1);
+  std::vector<std::future<Ended>> flood;
+  for (int i = 0; i < 200; ++i) flood.push_back(Ask(256, {}, kTimeout, "flood"));
+  std::future<Ended> other = Ask(1, {}, kTimeout, "other");
+  begin.set_value();
+  EXPECT_EQ(other.wait_for(kTimeout), std::future_status::ready);
+  go_on.set_value();
+  EXPECT_TRUE(other.get().complete);
+  for (std::future<Ended>& one : flood) EXPECT_TRUE(one.get().complete);
 }
 
 TEST_F(RespLaneTest, ACallWithoutCommandsEnds) {

@@ -6,128 +6,20 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstring>
 #include <fstream>
 #include <future>
-#include <list>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/fakes/s3_server.h"
-#include "tests/fakes/temporary_directory.h"
+#include "tests/unit/daemon/s3_under_test.h"
 
 namespace kvtier {
 namespace {
 
 using testing::HasSubstr;
-
-const auto kNoAnswer = testing::AnyOf(KVT_COLD_LATE, KVT_COLD_UNAVAILABLE);
-constexpr int64_t kTimeoutMs = 60'000;
-constexpr int64_t kShortMs = 200;
-const std::string kName = "kvtier/1/alice%2F~x/model-4096/abcdef";
-
-class S3StoreTest : public testing::Test {
- protected:
-  void SetUp() override {
-    Credentials("AKIDTEST", "secret/+of=tests");
-    Open(server_.Endpoint());
-  }
-  // Before the server, whose scripts may wait for the store's end.
-  void TearDown() override { store_.reset(); }
-
-  void Open(const std::string& endpoint) {
-    auto parsed = S3Endpoint::Parse(endpoint);
-    ASSERT_TRUE(parsed);
-    store_ = std::make_unique<S3Store>(*std::move(parsed), file_, &S3StoreTest::OnDone, this);
-  }
-  // Writes them to the file, as a program does that renews them.
-  void Credentials(const std::string& key_id, const std::string& secret,
-                   const std::string& token = {}) {
-    std::ofstream(file_ + ".new") << "[other]\naws_access_key_id = no\n[default]\n"
-                                  << "aws_access_key_id = " << key_id
-                                  << "\naws_secret_access_key=" << secret << '\n'
-                                  << (token.empty() ? "" : "aws_session_token = " + token + "\n");
-    std::filesystem::rename(file_ + ".new", file_);
-  }
-  using Waiting = std::future<S3Outcome>;
-  // A call's number, and its end to come.
-  std::pair<uint64_t, Waiting> Begin() {
-    const std::lock_guard lock(mutex_);
-    const uint64_t number = ++last_;
-    return {number, ends_[number].get_future()};
-  }
-  Waiting Get(const std::string& name, std::string* into, int64_t timeout_ms = kTimeoutMs) {
-    auto [number, end] = Begin();
-    store_->Get(number, name, into->data(), into->size() - 1, timeout_ms);
-    return std::move(end);
-  }
-  Waiting Put(const std::string& name, const std::string& bytes, int64_t timeout_ms = kTimeoutMs,
-              bool replaces = false) {
-    auto [number, end] = Begin();
-    const std::string& kept = kept_.emplace_back(bytes);
-    store_->Put(number, name, kept.data(), kept.size(), /*ttl_s=*/60, replaces, timeout_ms);
-    return std::move(end);
-  }
-  Waiting Exists(std::vector<std::string> names, bool each, int64_t timeout_ms = kTimeoutMs) {
-    auto [number, end] = Begin();
-    store_->Exists(number, std::move(names), each, timeout_ms);
-    return std::move(end);
-  }
-  Waiting Remove(const std::vector<std::string>& names) {
-    auto [number, end] = Begin();
-    store_->Remove(number, names, kTimeoutMs);
-    return std::move(end);
-  }
-  Waiting RemoveSome(const std::string& prefix, uint64_t cursor = 0) {
-    auto [number, end] = Begin();
-    store_->RemoveSome(number, prefix, cursor, kTimeoutMs);
-    return std::move(end);
-  }
-  static uint64_t CursorOf(const S3Outcome& outcome) {
-    uint64_t cursor = UINT64_MAX;
-    if (outcome.text.size() == sizeof(cursor)) {
-      std::memcpy(&cursor, outcome.text.data(), sizeof(cursor));
-    }
-    return cursor;
-  }
-  static std::vector<std::string> Numbered(size_t count) {
-    std::vector<std::string> names;
-    for (size_t i = 0; i < count; ++i) names.push_back("kvtier/1/a/m/" + std::to_string(1000 + i));
-    return names;
-  }
-  // Bytes that show where a piece is missing.
-  static std::string Counted(size_t bytes) {
-    std::string text(bytes, '\0');
-    for (size_t i = 0; i < bytes; ++i) text[i] = static_cast<char>(i % 251);
-    return text;
-  }
-
- private:
-  static void OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes,
-                     int /*more*/) {
-    auto* const test = static_cast<S3StoreTest*>(context);
-    S3Outcome outcome{.status = status, .text = {}, .bytes = bytes};
-    if (data != nullptr) outcome.text.assign(static_cast<const char*>(data), bytes);
-    const std::lock_guard lock(test->mutex_);
-    test->ends_.at(call).set_value(std::move(outcome));
-  }
-
-  TestDirectory directory_;
-  std::list<std::string> kept_;  // as long as calls read them
-  std::mutex mutex_;
-  std::map<uint64_t, std::promise<S3Outcome>> ends_;
-  uint64_t last_ = 0;
-
- protected:
-  const std::string file_ = directory_.path().string() + "/credentials";
-  S3Server server_;
-  std::unique_ptr<S3Store> store_;
-};
 
 TEST_F(S3StoreTest, AnObjectComesBackByteForByte) {
   for (const size_t bytes : {1ul, 65'537ul, 3ul << 20}) {
@@ -242,6 +134,24 @@ TEST_F(S3StoreTest, APrefixOfWhichNothingIsThereCostsFewRequests) {
   EXPECT_EQ(Exists(Numbered(1000), false).get().text, std::string(1000, 0));
   store_.reset();
   EXPECT_LE(server_.requests(), 4u);
+}
+
+TEST_F(S3StoreTest, AFloodOfQuestionsHoldsUpNoOtherTenants) {
+  server_.Set("kvtier/1/bob/m/hash", "x");
+  server_.StandStill(true);
+  Waiting flood = Exists(Numbered(4000), true);
+  Waiting other = Exists({"kvtier/1/bob/m/hash"}, false);
+  std::promise<void> go_on;
+  std::atomic<size_t> asked = 0;
+  server_.Play([&asked, goes_on = go_on.get_future().share()](const S3ServerRequest&) {
+    if (++asked > 1000) goes_on.wait();
+    return std::nullopt;
+  });
+  server_.StandStill(false);
+  EXPECT_EQ(other.wait_for(std::chrono::minutes(1)), std::future_status::ready);
+  go_on.set_value();
+  EXPECT_EQ(other.get().text, std::string(1, '\1'));
+  EXPECT_EQ(flood.get().text, std::string(4000, '\0'));
 }
 
 TEST_F(S3StoreTest, APrefixOfWhichAllIsThereCostsFewRequests) {
@@ -418,182 +328,6 @@ TEST_F(S3StoreTest, AReasonWithoutEndFailsTheCallInsteadOfFillingMemory) {
     return S3ServerReply{.status = 500, .body = std::string(16 << 20, 'x')};
   });
   EXPECT_EQ(Put(kName, "x").get().status, KVT_COLD_UNAVAILABLE);
-}
-
-TEST_F(S3StoreTest, AnErasureDeletesATenantsObjectsAndNoOthers) {
-  for (const std::string& name : Numbered(600)) server_.Set(name, "x");
-  server_.Set("kvtier/1/a/m/odd name+%&<>", "x");
-  server_.Set("kvtier/1/aa/m/other", "x");
-  uint64_t cursor = 0;
-  int calls = 0;
-  do {
-    const S3Outcome outcome = RemoveSome("kvtier/1/a/", cursor).get();
-    ASSERT_EQ(outcome.status, KVT_COLD_OK) << outcome.text;
-    cursor = CursorOf(outcome);
-    ++calls;
-  } while (cursor != 0);
-  EXPECT_EQ(calls, 3);
-  EXPECT_EQ(server_.Names(), std::vector<std::string>{"kvtier/1/aa/m/other"});
-}
-
-TEST_F(S3StoreTest, AListOfOthersObjectsGetsNoneDeleted) {
-  server_.Set("kvtier/1/other/m/1", "x");
-  server_.Play([](const S3ServerRequest& request) -> std::optional<S3ServerReply> {
-    if (request.query.empty()) return std::nullopt;
-    return S3ServerReply{.body =
-                             "<ListBucketResult><IsTruncated>false</IsTruncated>"
-                             "<Key>kvtier/1/a/m/1</Key><Key>kvtier/1/other/m/1</Key>"};
-  });
-  EXPECT_EQ(RemoveSome("kvtier/1/a/").get().status, KVT_COLD_REFUSED);
-  EXPECT_EQ(server_.Names().size(), 1u);
-  server_.Play([](const S3ServerRequest&) { return S3ServerReply{.body = "<html>hello"}; });
-  EXPECT_EQ(RemoveSome("kvtier/1/a/").get().status, KVT_COLD_REFUSED);
-}
-
-// Each deletion lets another host write, where the erasure has been.
-TEST_F(S3StoreTest, AnErasureEndsWhileOtherHostsWriteAsFastAsItDeletes) {
-  for (const std::string& name : Numbered(600)) server_.Set(name, "x");
-  std::atomic<int> written = 1000;
-  server_.Play([&](const S3ServerRequest& request) -> std::optional<S3ServerReply> {
-    if (request.method == "DELETE") {
-      server_.Set("kvtier/1/a/m/0" + std::to_string(written++), "x");
-    }
-    return std::nullopt;
-  });
-  uint64_t cursor = 0;
-  int calls = 0;
-  do {
-    const S3Outcome outcome = RemoveSome("kvtier/1/a/", cursor).get();
-    ASSERT_EQ(outcome.status, KVT_COLD_OK) << outcome.text;
-    cursor = CursorOf(outcome);
-  } while (++calls < 10 && cursor != 0);
-  EXPECT_EQ(calls, 3);
-  for (const std::string& name : Numbered(600)) EXPECT_FALSE(server_.Find(name)) << name;
-}
-
-TEST_F(S3StoreTest, APartOfAnErasureThatFailedIsTakenAgain) {
-  for (const std::string& name : Numbered(600)) server_.Set(name, "x");
-  const uint64_t second = CursorOf(RemoveSome("kvtier/1/a/").get());
-  server_.Play([](const S3ServerRequest& request) -> std::optional<S3ServerReply> {
-    if (!request.path.ends_with("1300")) return std::nullopt;
-    return S3ErrorReply(500, "InternalError");
-  });
-  for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(RemoveSome("kvtier/1/a/", second).get().status, KVT_COLD_UNAVAILABLE);
-    EXPECT_EQ(server_.Names().front(), "kvtier/1/a/m/1300");
-  }
-  server_.Play(nullptr);
-  EXPECT_EQ(CursorOf(RemoveSome("kvtier/1/a/", second).get()), 0u);
-  EXPECT_EQ(server_.Names(), std::vector<std::string>());
-}
-
-TEST_F(S3StoreTest, AListThatComesNoFurtherFailsAnErasure) {
-  const auto plays = [&](const std::string& names) {
-    server_.Play([names](const S3ServerRequest& request) -> std::optional<S3ServerReply> {
-      if (request.query.empty()) return std::nullopt;
-      return S3ServerReply{.body = "<ListBucketResult><IsTruncated>true</IsTruncated>" + names};
-    });
-  };
-  plays("");
-  EXPECT_EQ(RemoveSome("kvtier/1/a/").get().status, KVT_COLD_REFUSED);
-  plays("<Key>kvtier/1/a/m/2</Key><Key>kvtier/1/a/m/1</Key>");
-  EXPECT_EQ(RemoveSome("kvtier/1/a/").get().status, KVT_COLD_REFUSED) << "it has no order";
-  plays("<Key>kvtier/1/a/m/1</Key><Key>kvtier/1/a/m/2</Key>");
-  const S3Outcome first = RemoveSome("kvtier/1/a/").get();
-  ASSERT_EQ(first.status, KVT_COLD_OK);
-  EXPECT_EQ(RemoveSome("kvtier/1/a/", CursorOf(first)).get().status, KVT_COLD_REFUSED);
-}
-
-TEST_F(S3StoreTest, ABucketThatKeepsVersionsFailsAnErasure) {
-  server_.Set("kvtier/1/a/m/1", "x");
-  server_.Play([](const S3ServerRequest& request) -> std::optional<S3ServerReply> {
-    if (request.method != "DELETE") return std::nullopt;
-    return S3ServerReply{.status = 204, .headers = {"x-amz-delete-marker: true"}};
-  });
-  const S3Outcome outcome = RemoveSome("kvtier/1/a/").get();
-  EXPECT_EQ(outcome.status, KVT_COLD_REFUSED);
-  EXPECT_THAT(outcome.text, HasSubstr("keeps versions"));
-}
-
-TEST_F(S3StoreTest, AnErasureWaitsForWritesThatWereSentBefore) {
-  std::promise<void> over;
-  std::atomic<bool> is_listed = false;
-  server_.Play([&, late = over.get_future().share()](
-                   const S3ServerRequest& request) -> std::optional<S3ServerReply> {
-    if (request.method == "PUT") late.wait();
-    if (!request.query.empty()) is_listed = true;
-    return std::nullopt;
-  });
-  Waiting put = Put("kvtier/1/a/m/1", "x");
-  Waiting erased = RemoveSome("kvtier/1/a/");
-  Waiting later = Put("kvtier/1/b/m/1", "x");
-  EXPECT_FALSE(is_listed);
-  over.set_value();
-  EXPECT_EQ(put.get().status, KVT_COLD_OK);
-  EXPECT_EQ(CursorOf(erased.get()), 0u);
-  EXPECT_EQ(later.get().status, KVT_COLD_OK);
-  EXPECT_EQ(server_.Names(), std::vector<std::string>{"kvtier/1/b/m/1"});
-}
-
-// The server has all of its bytes, and stores them when it likes.
-TEST_F(S3StoreTest, AnErasureOrDeletionDoesNotEndWellWhileAPutThatWasGivenUpMayCome) {
-  std::promise<void> over;
-  std::atomic<bool> has_come = false;
-  server_.Play([&, late = over.get_future().share()](
-                   const S3ServerRequest& request) -> std::optional<S3ServerReply> {
-    if (request.method == "PUT" && (has_come = true)) late.wait();
-    return std::nullopt;
-  });
-  for (int64_t timeout_ms = kShortMs; !has_come; timeout_ms *= 2)
-    EXPECT_EQ(Put(kName, "x", timeout_ms).get().status, KVT_COLD_LATE);
-  EXPECT_EQ(RemoveSome("kvtier/1/alice%2F~x/").get().status, KVT_COLD_BUSY);
-  EXPECT_EQ(Remove({"another", kName}).get().status, KVT_COLD_BUSY);
-  EXPECT_EQ(RemoveSome("kvtier/1/alice/").get().status, KVT_COLD_OK) << "another tenant";
-  EXPECT_EQ(Remove({"another"}).get().status, KVT_COLD_OK);
-  over.set_value();
-}
-
-TEST_F(S3StoreTest, ATryThatNoServerAnsweredMayComeHoweverTheNextOneEnds) {
-  for (const int status : {0, 503}) {
-    store_.reset();
-    Open(server_.Endpoint());
-    ASSERT_EQ(Put("first", "x").get().status, KVT_COLD_OK);
-    std::atomic<bool> is_first = true;
-    server_.Play([&](const S3ServerRequest&) {
-      if (!is_first.exchange(false)) return S3ErrorReply(403, "AccessDenied");
-      if (status == 0) server_.EndConnections();
-      return S3ServerReply{.status = status};
-    });
-    EXPECT_EQ(Put(kName, "x").get().status, KVT_COLD_REFUSED);
-    server_.Play(nullptr);
-    EXPECT_EQ(RemoveSome("kvtier/1/alice%2F~x/").get().status, KVT_COLD_BUSY) << status;
-  }
-}
-
-TEST_F(S3StoreTest, APutThatTheStoreItselfRefusedDoesNotCome) {
-  for (const auto& [status, code] : {std::pair(403, "AccessDenied"), {503, "SlowDown"}}) {
-    server_.Play([&](const S3ServerRequest&) { return S3ErrorReply(status, code); });
-    EXPECT_NE(Put(kName, "x").get().status, KVT_COLD_OK);
-    server_.Play(nullptr);
-    EXPECT_EQ(RemoveSome("kvtier/1/alice%2F~x/").get().status, KVT_COLD_OK) << code;
-  }
-}
-
-TEST_F(S3StoreTest, ADeletionThatFailsTellsItsOwnReasonBesideAPutThatMayCome) {
-  server_.Play([](const S3ServerRequest&) { return S3ErrorReply(500, "InternalError"); });
-  ASSERT_EQ(Put(kName, "x").get().status, KVT_COLD_UNAVAILABLE);
-  EXPECT_EQ(Remove({kName}).get().status, KVT_COLD_UNAVAILABLE);
-}
-
-TEST_F(S3StoreTest, AnErasureDeletesAllBeforeItFailsForAPutThatMayCome) {
-  for (const std::string& name : Numbered(300)) server_.Set(name, "x");
-  server_.Play([](const S3ServerRequest&) { return S3ErrorReply(500, "InternalError"); });
-  ASSERT_EQ(Put("kvtier/1/a/m/late", "x").get().status, KVT_COLD_UNAVAILABLE);
-  server_.Play(nullptr);
-  const S3Outcome first = RemoveSome("kvtier/1/a/").get();
-  ASSERT_EQ(first.status, KVT_COLD_OK);
-  EXPECT_EQ(RemoveSome("kvtier/1/a/", CursorOf(first)).get().status, KVT_COLD_BUSY);
-  EXPECT_EQ(server_.Names(), std::vector<std::string>());
 }
 
 }  // namespace
