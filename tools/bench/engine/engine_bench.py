@@ -32,7 +32,6 @@ for each request.
 
 from __future__ import annotations
 
-import argparse
 import os
 import pathlib
 import shutil
@@ -47,10 +46,11 @@ import connectors
 import machine
 import rival_daemons
 import usage
-from conversation import is_chat
+from arguments import CONFIGURATIONS, parse
+from conversation import TraceError
 from engine_handle import EngineProcess
 from results import Results
-from settings import MODELS, Settings
+from settings import Settings
 
 LOADS = 4
 # How long requests run before the daemon is killed under them.
@@ -66,7 +66,6 @@ WITH_DISK = ("fs", "lmcache_mp", "pegaflow", "kvtier")
 WITH_DAEMON = ("kvtier", "kept", "pair")
 # The daemon's figures that are shown beside sessions of agents.
 _SHOWN_STATS = ("drops.", "disk_", "host_prefetched_", "tiers.", "misses.")
-WITHOUT_SESSIONS = {"kept", "pair"}
 
 
 class Run:
@@ -366,53 +365,9 @@ def run_one(run: Run) -> None:
             run_rival(run, rival_daemons.lmcache(settings), connectors.lmcache_daemon())
         elif run.name == "lmcache":
             run_plain(run, connectors.lmcache(), connectors.lmcache_environment(settings))
-        else:
-            raise RuntimeError("there is no such configuration")
     finally:
         run.end()
         shutil.rmtree(settings.work / "fs", ignore_errors=True)
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("engine-bench"))
-    parser.add_argument("--configurations", default="none,native,kvtier")
-    parser.add_argument("--model", choices=sorted(MODELS), default="llama")
-    parser.add_argument("--lengths", default="2048,10000,32000", help="of the prompts, in tokens")
-    parser.add_argument("--trials", type=int, default=3)
-    parser.add_argument("--host-gib", type=float, default=36, help="of the connectors, each")
-    parser.add_argument("--disk-gib", type=float, default=40, help="kvtierd's")
-    parser.add_argument("--set", action="append", default=[], help="another of its settings, KEY=VALUE")
-    parser.add_argument("--kv-gib", type=float, default=40, help="vLLM's KV cache on the GPU")
-    parser.add_argument("--requests", type=int, default=32, help="at once, in the load; 0: no load")
-    parser.add_argument("--request-length", type=int, default=1000)
-    parser.add_argument("--output", type=int, default=128, help="tokens of each such request")
-    parser.add_argument("--only-hits", action="store_true", help="no loads, no second engine")
-    parser.add_argument("--disk-hits", action="store_true", help="also hits that host memory forgot")
-    parser.add_argument("--traces", help="a directory with sessions of agents, or a .jsonl file of chat")
-    parser.add_argument("--sessions", type=int, default=12, help="of the traces, at once; requests of chat")
-    parser.add_argument("--turns", type=int, default=8, help="of each session")
-    parser.add_argument("--seeds", default="0", help="one run of the sessions for each")
-    parser.add_argument("--spread-s", type=float, default=0, help="in which the sessions begin")
-    parser.add_argument("--only-converse", action="store_true", help="nothing but the sessions")
-    parser.add_argument("--levels", default="", help="sessions at once, or requests of chat each second, level by level")
-    parser.add_argument("--objective-ms", type=float, default=2000, help="ends the levels")
-    parser.add_argument("--host-share", type=float, default=0, help="of the last level's blocks")
-    parser.add_argument("--layers", type=int, default=0, help="of the model, if not its own number")
-    parser.add_argument("--graphs", action="store_true", help="with CUDA graphs")
-    parser.add_argument("--no-compile", action="store_true", help="graphs without torch.compile")
-    parser.add_argument("--small", action="store_true", help="a tiny model, for vLLM on CPUs")
-    parser.add_argument("--limit-s", type=int, default=0, help="of a configuration; 0: none")
-    arguments = parser.parse_args()
-    if arguments.only_converse != bool(arguments.traces):
-        parser.error("--traces and --only-converse go together")
-    if arguments.only_converse and WITHOUT_SESSIONS & set(arguments.configurations.split(",")):
-        parser.error(f"{', '.join(sorted(WITHOUT_SESSIONS))} have no sessions of agents")
-    if arguments.traces and is_chat(arguments.traces) and not arguments.levels:
-        parser.error("chat needs --levels, the requests each second")
-    if (arguments.levels or arguments.host_share) and not (arguments.levels and arguments.traces):
-        parser.error("--levels needs --traces, and --host-share needs --levels")
-    return arguments
 
 
 def time_is_up(signal_number: int, frame: object) -> None:
@@ -423,7 +378,9 @@ def end_early(signal_number: int, frame: object) -> None:
     sys.exit("engine-bench: terminated")
 
 
-def run_all(settings: Settings, results: Results, names: list[str], limit_s: int) -> list[str]:
+def run_all(
+    settings: Settings, results: Results, names: list[str], limit_s: int, out: pathlib.Path
+) -> list[str]:
     """Each configuration, and which of them failed."""
     failed = []
     for name in names:
@@ -431,7 +388,7 @@ def run_all(settings: Settings, results: Results, names: list[str], limit_s: int
             signal.alarm(limit_s)
             run_one(Run(settings, results, name))
         except (RuntimeError, OSError) as error:
-            print(f"engine-bench: {name}: {error}", file=sys.stderr, flush=True)
+            print(f"engine-bench: {name}: {error}; {out / name}.log", file=sys.stderr, flush=True)
             failed.append(name)
         finally:
             signal.alarm(0)
@@ -441,22 +398,33 @@ def run_all(settings: Settings, results: Results, names: list[str], limit_s: int
 def main() -> None:
     arguments = parse()
     arguments.out.mkdir(parents=True, exist_ok=True)
+    logs = [f"{one}{end}.log" for one in CONFIGURATIONS for end in ("", "-daemon")]
+    for old in ("results.json", "requests.jsonl", "table.md", *logs):
+        (arguments.out / old).unlink(missing_ok=True)
     if arguments.small:
         # For cpu_offloading.py in vLLM's processes.
         os.environ["PYTHONPATH"] += f":{pathlib.Path(__file__).resolve().parent}"
     signal.signal(signal.SIGALRM, time_is_up)
-    signal.signal(signal.SIGTERM, end_early)
+    for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(one, end_early)
     with tempfile.TemporaryDirectory(prefix="kvtier-engine-bench-") as work:
-        settings = Settings(arguments, pathlib.Path(work))
-        facts = {key: str(value) for key, value in vars(arguments).items() if key != "out"}
+        try:
+            settings = Settings(arguments, pathlib.Path(work))
+        except (TraceError, OSError) as error:
+            sys.exit(f"engine-bench: {error}")
+        facts = {
+            key: ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            for key, value in vars(arguments).items()
+            if key != "out"
+        }
         facts.update(machine.facts(), host_bytes=str(settings.host_bytes),
                      disk_bytes=str(settings.disk_bytes),
                      working_set_bytes=str(settings.working_set_bytes))  # fmt: skip
         print("facts", facts, flush=True)
         results = Results(arguments.out / "results.json", facts)
         try:
-            names = arguments.configurations.split(",")
-            failed = run_all(settings, results, names, arguments.limit_s)
+            names = arguments.configurations
+            failed = run_all(settings, results, names, arguments.limit_s, arguments.out)
         finally:
             for log in settings.work.glob("*.log"):
                 (arguments.out / log.name).write_bytes(log.read_bytes())

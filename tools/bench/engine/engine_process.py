@@ -41,6 +41,11 @@ def prompt(kind: str, length: int, trial: int, vocabulary: int) -> list[int]:
     ]
 
 
+def percentile(ascending: list[float], of_hundred: int) -> float:
+    """0 where there is none, as between the tokens of answers that have one."""
+    return ascending[len(ascending) * of_hundred // 100] if ascending else 0.0
+
+
 @dataclasses.dataclass
 class Tally:
     """Counts over all requests of a run; times in seconds. A request's name is its engine's."""
@@ -87,16 +92,16 @@ class Tally:
             "seconds": seconds,
             "requests_in_time_per_s": in_time / seconds,
             "all_tokens_per_s": (self.prompt_tokens + self._produced) / seconds,
-            "p90_ttft_ms": 1e3 * times[len(times) * 90 // 100],
-            "pause_p99_ms": 1e3 * pauses[len(pauses) * 99 // 100],
+            "p90_ttft_ms": 1e3 * percentile(times, 90),
+            "pause_p99_ms": 1e3 * percentile(pauses, 99),
             "requests": len(times),
             "prompt_tokens": self.prompt_tokens,
             "cached_share": self._cached_tokens / self.prompt_tokens,
             "requests_with_less": len(self._short_of_possible),
             "tokens_less": sum(self._short_of_possible),
             "mean_ttft_ms": 1e3 * sum(times) / len(times),
-            "p50_ttft_ms": 1e3 * times[len(times) // 2],
-            "p99_ttft_ms": 1e3 * times[len(times) * 99 // 100],
+            "p50_ttft_ms": 1e3 * percentile(times, 50),
+            "p99_ttft_ms": 1e3 * percentile(times, 99),
             "later_mean_ttft_ms": 1e3 * sum(self._later) / max(1, len(self._later)),
         }
 
@@ -169,9 +174,9 @@ class Engine:
             "seconds": seconds,
             "tokens_per_s": produced / seconds,
             "mean_ttft_ms": 1e3 * sum(first.values()) / len(first),
-            "pause_p50_ms": 1e3 * pauses[len(pauses) // 2],
-            "pause_p99_ms": 1e3 * pauses[len(pauses) * 99 // 100],
-            "longest_pause_ms": 1e3 * pauses[-1],
+            "pause_p50_ms": 1e3 * percentile(pauses, 50),
+            "pause_p99_ms": 1e3 * percentile(pauses, 99),
+            "longest_pause_ms": 1e3 * max(pauses, default=0.0),
             "longest_step_ms": 1e3 * longest_step,
             "errors": errors,
         }

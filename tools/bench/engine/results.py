@@ -86,7 +86,7 @@ def _of_conversation(row: dict) -> str:
 
 def _of_saturation(row: dict) -> str:
     return (
-        f"| {row['configuration']} | {row.get('requests_per_s') or row['sessions']} "
+        f"| {row['configuration']} | {row.get('requests_per_s', row['sessions'])} "
         f"{'requests/s' if 'requests_per_s' in row else 'sessions'}"
         f"{'' if row['met'] else ', objective missed'} | {row['prompt_tokens']} "
         f"| p50 {row['p50_ttft_ms']:.0f}, p90 {row['p90_ttft_ms']:.0f}, "

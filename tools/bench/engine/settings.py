@@ -49,11 +49,11 @@ SMALL_MODELS: dict[str, dict[str, Any]] = {
 
 class Settings:
     """Settings of one run, from the command line. work: a directory for the model, sockets and disk
-    tiers."""
+    tiers. Raises TraceError, OSError."""
 
     def __init__(self, arguments: argparse.Namespace, work: pathlib.Path) -> None:
         self.small: bool = arguments.small
-        self.lengths: list[int] = [int(one) for one in arguments.lengths.split(",")]
+        self.lengths: list[int] = arguments.lengths
         self.trials: int = arguments.trials
         self.host_bytes = int(arguments.host_gib * GIB)
         self.disk_bytes = int(arguments.disk_gib * GIB)
@@ -68,7 +68,7 @@ class Settings:
             traces=arguments.traces, sessions=arguments.sessions, turns=arguments.turns,
             longest=max(self.lengths), spread_s=arguments.spread_s,
         )  # fmt: skip
-        self.seeds: list[int] = [int(one) for one in arguments.seeds.split(",")]
+        self.seeds: list[int] = arguments.seeds
         self.only_converse: bool = arguments.only_converse
         self.only_hits: bool = arguments.only_hits
         self.disk_hits: bool = arguments.disk_hits
@@ -76,13 +76,13 @@ class Settings:
         self._model: dict[str, Any] = dict((SMALL_MODELS if self.small else MODELS)[arguments.model])
         if arguments.layers:
             self._model["num_hidden_layers"] = arguments.layers
-        self.levels: list[int] = [int(one) for one in arguments.levels.split(",") if one]
+        self.levels: list[float] = arguments.levels
         self.objective_ms: float = arguments.objective_ms
         self.working_set_bytes = self._working_set_bytes() if self.levels else 0
         if arguments.host_share:
             self.host_bytes = int(arguments.host_share * self.working_set_bytes) // MIB * MIB
 
-    def level(self, sessions: int, position: int) -> dict:
+    def level(self, sessions: float, position: int) -> dict:
         """The load of that many sessions at once; each level has prompts of its own. They begin
         one after another, for first prompts that all come together say nothing of the load. A
         level of chat is that many requests each second."""
@@ -97,10 +97,7 @@ class Settings:
     def _working_set_bytes(self) -> int:
         """All blocks of the largest level's sessions, as the model has them."""
         level = self.level(self.levels[-1], len(self.levels) - 1)
-        try:
-            load = read_load(level, self._model["vocab_size"])
-        except (OSError, ValueError) as error:
-            raise SystemExit(f"engine-bench: {error}") from error
+        load = read_load(level, self._model["vocab_size"])
         return self.prompt_bytes(distinct_tokens(load.sessions))
 
     def prompt_bytes(self, tokens: int) -> int:
