@@ -62,15 +62,16 @@ Status CheckOwner(const struct stat& status, const std::filesystem::path& path) 
                                status.st_uid, ::geteuid()));
 }
 
-// False if another open file has the lock of the file `path` until `is_enough` says so of the time
-// waited.
+// False if another open file has the lock of the file `path` at `until`, or until `is_enough` says
+// so of the time waited.
 template <typename IsEnough>
-Result<bool> WaitForLock(int fd, const std::filesystem::path& path, IsEnough is_enough) {
+Result<bool> WaitForLock(int fd, const std::filesystem::path& path,
+                         std::chrono::steady_clock::time_point until, IsEnough is_enough) {
   const auto start = std::chrono::steady_clock::now();
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return Failed("flock", path);
-    const auto waited = std::chrono::steady_clock::now() - start;
-    if (waited >= kLastIoPatience || is_enough(waited)) return false;
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= until || is_enough(now - start)) return false;
     std::this_thread::sleep_for(kLockPoll);
   }
   return true;
@@ -78,20 +79,22 @@ Result<bool> WaitForLock(int fd, const std::filesystem::path& path, IsEnough is_
 
 // The file is not removed on unlock: a second daemon might lock the removed file while a third
 // creates and locks a new one. O_NOFOLLOW, because the number overwrites the file's contents.
-Status TakeLock(DiskDirectory* directory, const std::filesystem::path& path) {
+Status TakeLock(DiskDirectory* directory, const std::filesystem::path& path,
+                std::chrono::steady_clock::time_point until) {
   const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
   UniqueFd fd(::openat(directory->fd.get(), kLockName, flags, kPrivateFile));
   if (!fd.valid()) return Failed("open", path / kLockName);
   const auto is_enough = [&](std::chrono::nanoseconds waited) {
     return waited >= kHolderPatience && !IsGone(HolderOf(fd.get()));
   };
-  KVT_ASSIGN_OR_RETURN(const bool locked, WaitForLock(fd.get(), path / kLockName, is_enough));
+  KVT_ASSIGN_OR_RETURN(const bool locked,
+                       WaitForLock(fd.get(), path / kLockName, until, is_enough));
   const pid_t holder = HolderOf(fd.get());
   if (!locked && IsGone(holder)) {
     // An error of I/O, because it passes by itself: the service is started again.
     return MakeError(ErrorCode::kIoError, "last_io_under_way",
                      fmt::format("process {}, which used {}, has ended, but the kernel is still "
-                                 "busy with its last disk I/O after {} s",
+                                 "busy with its last disk I/O, for which a start waits {} s",
                                  holder, path.native(), kLastIoPatience.count()));
   }
   if (!locked) {
@@ -125,7 +128,12 @@ void DirectoryLock::Unlock() {
   fd_.Reset();
 }
 
-Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path, bool create) {
+std::chrono::steady_clock::time_point LastIoDeadline() {
+  return std::chrono::steady_clock::now() + kLastIoPatience;
+}
+
+Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path, bool create,
+                                        std::chrono::steady_clock::time_point until) {
   if (create && ::mkdir(path.c_str(), kPrivateDirectory) != 0 && errno != EEXIST) {
     return Failed("mkdir", path);
   }
@@ -150,7 +158,7 @@ Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path, bool 
     directory.note =
         fmt::format("{} was open to others (mode {:04o}); it is 0700 now", path.native(), mode);
   }
-  KVT_RETURN_IF_ERROR(TakeLock(&directory, path));
+  KVT_RETURN_IF_ERROR(TakeLock(&directory, path, until));
   return directory;
 }
 
@@ -170,13 +178,14 @@ Result<bool> LookAtDiskDirectory(const std::filesystem::path& path, bool create)
 // `fd`, by either engine, holds the lock exactly as long as it can still arrive. No io_uring may
 // have registered the file: a ring keeps such files until it has unpinned all memory that it knows,
 // which for tens of GiB takes up to a second after the last request.
-Status LockDataFile(int fd, const std::filesystem::path& path) {
+Status LockDataFile(int fd, const std::filesystem::path& path,
+                    std::chrono::steady_clock::time_point until) {
   const auto until_the_end = [](std::chrono::nanoseconds) { return false; };
-  KVT_ASSIGN_OR_RETURN(const bool locked, WaitForLock(fd, path, until_the_end));
+  KVT_ASSIGN_OR_RETURN(const bool locked, WaitForLock(fd, path, until, until_the_end));
   if (locked) return {};
   return MakeError(ErrorCode::kIoError, "last_io_under_way",
                    fmt::format("the process that used {} has ended, but the kernel is still busy "
-                               "with its last disk I/O after {} s",
+                               "with its last disk I/O, for which a start waits {} s",
                                path.native(), kLastIoPatience.count()));
 }
 

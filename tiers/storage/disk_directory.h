@@ -3,6 +3,7 @@
 // data files, which I/O under way holds for longer, and its marks.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -41,13 +42,19 @@ struct DiskDirectory {
   std::optional<std::string> note;
 };
 
+// The end of a start's patience with locks that a process that has ended still holds: all of them
+// have one, because its last I/O ends at the same time in all its files, and because systemd's
+// patience with the start ends, too. A minute and a half from now.
+[[nodiscard]] std::chrono::steady_clock::time_point LastIoDeadline();
+
 // Creates the directory (not its parents) if need be and `create`, makes it private to this user
 // and locks it; waits a moment for a process that is just ending. Errors: kPermissionDenied
 // "directory_owner" if another user owns it; kAlreadyExists "directory_locked" naming the process
-// that has it; kIoError "last_io_under_way" (of a process that has ended), after a minute and a
-// half; kIoError by errno name.
-[[nodiscard]] Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path,
-                                                      bool create = true);
+// that has it; kIoError "last_io_under_way" (of a process that has ended) at `until`; kIoError by
+// errno name.
+[[nodiscard]] Result<DiskDirectory> OpenDiskDirectory(
+    const std::filesystem::path& path, bool create = true,
+    std::chrono::steady_clock::time_point until = LastIoDeadline());
 
 // Asks what OpenDiskDirectory would meet, beside a daemon that has the directory, too: makes,
 // changes and locks nothing. Returns whether there are files that this process may look into: root
@@ -59,8 +66,9 @@ struct DiskDirectory {
 // last I/O has ended. REQUIRES: its directory is locked. So the lock is free, unless the kernel is
 // still at a killed daemon's requests of this file, which are waited for: a late write could arrive
 // in a slot that another block has been given, and a late read, in such host memory.
-// Errors: kIoError "last_io_under_way" after a minute and a half; kIoError by errno name.
-[[nodiscard]] Status LockDataFile(int fd, const std::filesystem::path& path);
+// Errors: kIoError "last_io_under_way" at `until`; kIoError by errno name.
+[[nodiscard]] Status LockDataFile(int fd, const std::filesystem::path& path,
+                                  std::chrono::steady_clock::time_point until);
 
 // Makes a small file in the directory, durable and atomic, in which a checksum stands before each
 // line; without lines removes it. Errors: kIoError "epoch_mark".

@@ -39,31 +39,31 @@ std::string GiveUp(const std::filesystem::path& file) {
 
 }  // namespace
 
-Result<DiskDrive> DiskDrive::Open(const std::filesystem::path& directory, bool create,
-                                  DriveUse use) {
+Result<DiskDrive> DiskDrive::Open(const std::filesystem::path& directory, bool create, DriveUse use,
+                                  std::chrono::steady_clock::time_point until) {
   DiskDrive drive(directory);
   if (use == DriveUse::kLook) {
     KVT_ASSIGN_OR_RETURN(const bool has_files, LookAtDiskDirectory(directory, create));
-    if (has_files) KVT_RETURN_IF_ERROR(drive.Inspect(use));
+    if (has_files) KVT_RETURN_IF_ERROR(drive.Inspect(use, until));
     return drive;
   }
-  KVT_ASSIGN_OR_RETURN(DiskDirectory opened, OpenDiskDirectory(directory, create));
+  KVT_ASSIGN_OR_RETURN(DiskDirectory opened, OpenDiskDirectory(directory, create, until));
   drive.lock_ = std::move(opened.lock);
   drive.note_ = std::move(opened.note);
-  KVT_RETURN_IF_ERROR(drive.Inspect(use));
+  KVT_RETURN_IF_ERROR(drive.Inspect(use, until));
   return drive;
 }
 
 // The file is locked before its superblock is read: a killed daemon's I/O may be under way in it.
 // A file that is being emptied holds nothing, whatever is in it.
-Status DiskDrive::Inspect(DriveUse use) {
+Status DiskDrive::Inspect(DriveUse use, std::chrono::steady_clock::time_point until) {
   std::error_code error;
   emptying_ = std::filesystem::exists(directory_ / kEmptyingName, error);
   const std::filesystem::path path = directory_ / kDiskFileName;
   Result<DiskSetFile> file = DiskSetFile::Open(path, false);
   if (!file && file.error().code == ErrorCode::kNotFound) return {};
   if (!file) return tl::unexpected<Error>(file.error());
-  if (use == DriveUse::kServe) KVT_RETURN_IF_ERROR(file->Lock());
+  if (use == DriveUse::kServe) KVT_RETURN_IF_ERROR(file->Lock(until));
   file_ = std::move(*file);
   if (emptying_) return {};
   Result<std::optional<Superblock>> found = file_->ReadSuperblock();
@@ -116,7 +116,7 @@ Status DiskDrive::Create() {
   if (superblock_) return {};
   if (!file_) {
     KVT_ASSIGN_OR_RETURN(file_, DiskSetFile::Open(directory_ / kDiskFileName, true));
-    KVT_RETURN_IF_ERROR(file_->Lock());
+    KVT_RETURN_IF_ERROR(file_->Lock(LastIoDeadline()));
   }
   KVT_RETURN_IF_ERROR(file_->Empty());
   return SyncDirectory(directory_);

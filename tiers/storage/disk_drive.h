@@ -3,6 +3,7 @@
 // Blocking calls, for start-up.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -24,8 +25,10 @@ class DiskDrive {
  public:
   // Locks the directory, which is made first if it is missing and `create`, and reads the file's
   // superblock. Nothing else is created or changed. Errors: see OpenDiskFiles; they say what to do.
+  // `until`: as of OpenDiskDirectory.
   [[nodiscard]] static Result<DiskDrive> Open(const std::filesystem::path& directory, bool create,
-                                              DriveUse use = DriveUse::kServe);
+                                              DriveUse use,
+                                              std::chrono::steady_clock::time_point until);
 
   // The file's; none if there is nothing to keep: no file, one that no start has begun, or one that
   // was being emptied when that was cut off.
@@ -57,7 +60,7 @@ class DiskDrive {
 
  private:
   explicit DiskDrive(std::filesystem::path directory) : directory_(std::move(directory)) {}
-  [[nodiscard]] Status Inspect(DriveUse use);
+  [[nodiscard]] Status Inspect(DriveUse use, std::chrono::steady_clock::time_point until);
   [[nodiscard]] Status MarkEmptying();
   [[nodiscard]] Status EndEmptying();
   // Towards so many bytes; reads of the file go on in between.

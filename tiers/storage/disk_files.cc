@@ -50,7 +50,8 @@ Result<DiskSet> OpenSet(const DiskFilesOptions& options) {
                            .encrypted = encrypted,
                            .now_s = static_cast<uint32_t>(options.now_ms / 1000),
                            .forget_after_s = static_cast<uint32_t>(
-                               std::min<int64_t>(options.forget_after_ms / 1000, UINT32_MAX))};
+                               std::min<int64_t>(options.forget_after_ms / 1000, UINT32_MAX)),
+                           .locks_until = options.locks_until};
   KVT_ASSIGN_OR_RETURN(DiskSet set, DiskSet::Open(options.directories, shape));
   bool has_keys = false;
   if (encrypted) {

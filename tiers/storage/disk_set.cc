@@ -70,8 +70,9 @@ Result<DiskSet> DiskSet::Open(const std::vector<std::filesystem::path>& director
   // One of several directories is not made: where a file system is not mounted, the blocks would go
   // to the one below.
   const bool alone = directories.size() == 1;
+  const auto until = shape.locks_until.value_or(LastIoDeadline());
   for (const std::filesystem::path& directory : directories) {
-    Result<DiskDrive> drive = DiskDrive::Open(directory, alone, use);
+    Result<DiskDrive> drive = DiskDrive::Open(directory, alone, use, until);
     if (drive) {
       if (std::optional<std::string> note = drive->TakeNote()) set.notes_.push_back(*note);
       set.drives_.push_back(*std::move(drive));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -25,6 +26,8 @@ struct DiskSetShape {
   bool encrypted = false;
   uint32_t now_s = 0;           // Unix time
   uint32_t forget_after_s = 0;  // a drive that was away for longer is no drive of the set
+  // As of DiskFilesOptions.
+  std::optional<std::chrono::steady_clock::time_point> locks_until = std::nullopt;
 };
 
 // A drive that serves from this start on.

@@ -3,6 +3,7 @@
 // Blocking calls, for start-up.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -26,7 +27,9 @@ class DiskSetFile {
   [[nodiscard]] static Result<DiskSetFile> Open(const std::filesystem::path& path, bool create);
   // See LockDataFile. Blocks for as long as a killed daemon's I/O is under way. A file that is only
   // looked at beside a daemon's own descriptors is not locked.
-  [[nodiscard]] Status Lock() const { return LockDataFile(fd_.get(), path_); }
+  [[nodiscard]] Status Lock(std::chrono::steady_clock::time_point until) const {
+    return LockDataFile(fd_.get(), path_, until);
+  }
 
   // The newer valid superblock; nothing if neither page was ever written. Errors: kCorrupt
   // "bad_superblock" if there is something else; kIoError.

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several drives at a start: added, away, replaced, exchanged, copied, and of another set.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
+#include <string>
 #include <utility>
 
+#include "base/posix.h"
 #include "tests/unit/tiers/disk_files_fixture.h"
 
 namespace kvtier {
@@ -59,6 +64,20 @@ TEST_F(DiskDrivesTest, ADriveThatIsAwayIsLeftOutAndServesAgainWhenItIsBack) {
     EXPECT_EQ(ReadByte(files, On(0)), 1);
     EXPECT_EQ(ReadByte(files, On(1)), 2);
   }
+}
+
+// The kernel holds a killed process's files so until its last I/O has ended.
+TEST_F(DiskDrivesTest, AStartFailsWhenItsPatienceWithTheLastIoOfAllDrivesIsOver) {
+  { const DiskFiles files = OpenOrDie(); }
+  options_.locks_until = std::chrono::steady_clock::now();
+  for (const int busy : {0, 1}) {
+    const UniqueFd held(::open(FilePath(busy).c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(::flock(held.get(), LOCK_EX | LOCK_NB), 0);
+    const Error error = OpenError();
+    EXPECT_EQ(error.reason, "last_io_under_way");
+    EXPECT_TRUE(error.context.find(FilePath(busy).native()) != std::string::npos) << error.context;
+  }
+  EXPECT_EQ(OpenOrDie().drives.size(), 2u) << "free locks need no patience";
 }
 
 TEST_F(DiskDrivesTest, ADriveTakenFromTheListIsAwayUntilItsBlocksHaveExpired) {
