@@ -35,7 +35,7 @@ void KeptTables::Update(EntryIndex index) {
   state_.blocks.ForEachPlace(entry, [&](CachePool& pool, BlockIndex block) {
     if (pool.blocks.table() != nullptr) pool.blocks.RecordUse(block, PoolFactsOf(pool, index));
   });
-  if (!entry.in_host() || state_.env.arena->table() == nullptr) return;
+  if (!entry.in_host() || entry.is_copy || state_.env.arena->table() == nullptr) return;
   state_.env.arena->table()->Update(entry.host_slot.value * kHostSlotUnit, HostFactsOf(index));
 }
 
@@ -69,10 +69,11 @@ void KeptTables::BeginHostChange(const BlockEntry& entry) {
                                        state_.blocks.NamespaceOf(entry).slot_bytes);
 }
 
+// A canary's copy stays unfinished for a later process, which would take it for a block.
 void KeptTables::EndHostChange(EntryIndex index) {
-  if (state_.env.arena->table() == nullptr) return;
-  const HostSlot slot = state_.blocks.directory[index].host_slot;
-  state_.env.arena->table()->Complete(slot.value * kHostSlotUnit, HostFactsOf(index));
+  const BlockEntry& entry = state_.blocks.directory[index];
+  if (entry.is_copy || state_.env.arena->table() == nullptr) return;
+  state_.env.arena->table()->Complete(entry.host_slot.value * kHostSlotUnit, HostFactsOf(index));
 }
 
 SlotExpectation KeptTables::ExpectationOf(const BlockEntry& entry) {

@@ -511,6 +511,27 @@ TEST_F(CacheCanaryTest, RoutersAreToldOfNoCopy) {
   cache_.reset();
 }
 
+TEST_F(CacheCanaryTest, ACopyDoesNotOutliveTheProcess) {
+  StartEngines(/*keep_host=*/true);
+  (void)Store(kAlice, &good_, 1);
+  const BlockHash of_copy = HashOfCopy(TestHash(1, 0));
+  (void)BeginComparedStore(kBob, &good_, 1);
+  while (!cache_->Lookup(sessions_.at(kCarol).region, Hashes{of_copy})[0].host) {
+    ASSERT_TRUE(machine_->loop.RunOne());
+  }
+  // As any block is, whose last use the table is told.
+  (void)BeginLoad(sessions_.at(kCarol).region, {of_copy}, 3);
+  while (machine_->loop.RunOne() && cache_->Gauges().entries > 1) continue;
+  (void)BeginComparedStore(kBob, &good_, 1);
+  while (!cache_->Lookup(sessions_.at(kCarol).region, Hashes{of_copy})[0].host) {
+    ASSERT_TRUE(machine_->loop.RunOne());
+  }
+  DieAndAdopt();
+  OpenEngines();
+  EXPECT_TRUE(IsFound(1));
+  EXPECT_EQ(cache_->Gauges().entries, 1u);
+}
+
 TEST_F(CacheCanaryTest, ARegionThatClosesInTheMidstOfAComparisonLeavesNothing) {
   StartEngines();
   (void)Store(kAlice, &good_, 1);
