@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define KVT_COLD_ABI 8u
+#define KVT_COLD_ABI 9u
 #define KVT_COLD_SYMBOL "kvt_cold_backend_table"
 
 enum kvt_cold_status {
@@ -21,7 +21,8 @@ enum kvt_cold_status {
   KVT_COLD_UNAVAILABLE = 2, /* no connection, or it was lost */
   KVT_COLD_REFUSED = 3,     /* the store answered with an error */
   KVT_COLD_BUSY = 4,        /* too much is under way; of a deletion: a put may yet be stored */
-  KVT_COLD_LATE = 5         /* not sent in time, or not answered: it may have stood in a queue */
+  KVT_COLD_LATE = 5,        /* not answered in time */
+  KVT_COLD_UNSENT = 6       /* stood in the library's queue for all of its time */
 };
 
 /* Strings end with 0; none is null. Copied by `open`. */
@@ -54,7 +55,7 @@ typedef void (*kvt_cold_done)(void* context, uint64_t call, int status, const vo
 
 /* The functions may be called from one thread at a time and return at once. Names are copied. A
    call begins with the next `send` at the latest, so that threads are woken once for many. One that
-   could not be sent within `timeout_ms` ends as KVT_COLD_LATE without having been sent. */
+   could not be sent within `timeout_ms` ends as KVT_COLD_UNSENT. */
 typedef struct kvt_cold_backend {
   uint32_t abi;         /* KVT_COLD_ABI */
   uint32_t table_bytes; /* sizeof(kvt_cold_backend) */

@@ -62,7 +62,9 @@ Error ErrorOf(int status, std::span<const std::byte> why) {
     case KVT_COLD_BUSY:
       return {ErrorCode::kResourceExhausted, "cold_store_busy", text};
     case KVT_COLD_LATE:
-      return {ErrorCode::kTimeout, "cold_store_late", text};
+      return {ErrorCode::kTimeout, std::string(kColdStoreLate), text};
+    case KVT_COLD_UNSENT:
+      return {ErrorCode::kTimeout, std::string(kColdCallUnsent), text};
     default:
       return {ErrorCode::kUnavailable, "cold_store_unreachable", text};
   }
@@ -110,7 +112,7 @@ LoadedStore::~LoadedStore() {
   (void)kept.release();
 }
 
-uint64_t LoadedStore::Begin(uint64_t bytes, int64_t timeout_ms, Ended ended,
+uint64_t LoadedStore::Begin(Kind kind, uint64_t bytes, int64_t timeout_ms, Ended ended,
                             std::shared_ptr<const void> memory) {
   if (bytes_ + bytes > max_bytes_()) {
     loop_.Post(gate_.WhileOpen([ended = std::move(ended)] {
@@ -121,8 +123,12 @@ uint64_t LoadedStore::Begin(uint64_t bytes, int64_t timeout_ms, Ended ended,
   const uint64_t number = next_call_++;
   bytes_ += bytes;
   const Time deadline = steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-  calls_[number] = {
-      .ended = std::move(ended), .bytes = bytes, .memory = std::move(memory), .deadline = deadline};
+  calls_[number] = {.ended = std::move(ended),
+                    .kind = kind,
+                    .answers_before = answers_[static_cast<size_t>(kind)],
+                    .bytes = bytes,
+                    .memory = std::move(memory),
+                    .deadline = deadline};
   deadlines_.emplace(deadline, number);
   AwaitDeadline();
   return number;
@@ -139,16 +145,25 @@ void LoadedStore::AwaitDeadline() {
   first_deadline_.StartUs(std::max<int64_t>(wait.count(), 0), [this] { EndLate(); });
 }
 
-// One in each event, because a caller may do anything when it hears of it.
+// One in each event, because a caller may do anything when it hears of it. Ends that the library
+// has told come first: while the loop was busy, they were not late. A store that has answered
+// others meanwhile is well, if only too late for their callers: this one stood behind them.
 void LoadedStore::EndLate() {
+  const Gate::Pass pass = pass_;
+  EndTold();
+  if (!pass.open()) return;
   Ended late;
+  bool is_store_late = false;
   if (const auto first = deadlines_.begin();
       first != deadlines_.end() && first->first <= steady_clock::now()) {
-    late = std::exchange(calls_.at(first->second).ended, nullptr);
+    Call& call = calls_.at(first->second);
+    is_store_late = call.answers_before == answers_[static_cast<size_t>(call.kind)];
+    late = std::exchange(call.ended, nullptr);
     deadlines_.erase(first);
   }
   AwaitDeadline();
-  if (late) late(MakeError(ErrorCode::kTimeout, "cold_store_late"));
+  const std::string_view why = is_store_late ? kColdStoreLate : kColdCallUnsent;
+  if (late) late(MakeError(ErrorCode::kTimeout, std::string(why)));
 }
 
 // On a thread of the library. Ends that come before the loop has got to them share an event.
@@ -197,6 +212,9 @@ void LoadedStore::End(Told told) {
   const auto found = calls_.find(told.call);
   // A library that ends a call twice is not believed the second time.
   if (found == calls_.end()) return;
+  const bool is_answer = told.status == KVT_COLD_OK || told.status == KVT_COLD_ABSENT ||
+                         told.status == KVT_COLD_REFUSED;
+  answers_[static_cast<size_t>(found->second.kind)] += is_answer ? 1 : 0;
   const Ended ended = std::move(found->second.ended);
   bytes_ -= found->second.bytes;
   deadlines_.erase({found->second.deadline, told.call});
@@ -212,14 +230,16 @@ void LoadedStore::End(Told told) {
 void LoadedStore::Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
                          ExistsDone done) {
   const size_t count = names.size();
-  const uint64_t call =
-      Begin(BytesOf(names), timeout_ms, [count, done = std::move(done)](const Result<Answer>& got) {
-        if (!got) return done(tl::unexpected(got.error()));
-        if (got->data.size() != count) return done(MakeError(ErrorCode::kIoError, "bad_answer"));
-        std::vector<bool> present;
-        for (const std::byte byte : got->data) present.push_back(byte != std::byte{0});
-        done(std::move(present));
-      });
+  const uint64_t call = Begin(Kind::kExists, BytesOf(names), timeout_ms,
+                              [count, done = std::move(done)](const Result<Answer>& got) {
+                                if (!got) return done(tl::unexpected(got.error()));
+                                if (got->data.size() != count)
+                                  return done(MakeError(ErrorCode::kIoError, "bad_answer"));
+                                std::vector<bool> present;
+                                for (const std::byte byte : got->data)
+                                  present.push_back(byte != std::byte{0});
+                                done(std::move(present));
+                              });
   if (call == 0) return;
   const int each = ask == ColdAsk::kEach ? 1 : 0;
   backend_.exists(store_, call, Views(names).data(), count, each, timeout_ms);
@@ -230,7 +250,7 @@ void LoadedStore::Exists(std::vector<std::string> names, ColdAsk ask, int64_t ti
 void LoadedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetDone done) {
   const std::shared_ptr<ColdObject> into = buffers_.Take(bytes + 1);
   const uint64_t call = Begin(
-      bytes, timeout_ms,
+      Kind::kGet, bytes, timeout_ms,
       [bytes, into, done = std::move(done)](const Result<Answer>& got) {
         if (!got) return done(tl::unexpected(got.error()));
         if (got->bytes != bytes) return done(MakeError(ErrorCode::kCorrupt, "cold_object_size"));
@@ -245,7 +265,8 @@ void LoadedStore::Get(std::string name, uint64_t bytes, int64_t timeout_ms, GetD
 
 void LoadedStore::Put(std::string name, ColdBytes bytes, ColdPut how, int64_t timeout_ms,
                       Done done) {
-  const uint64_t call = Begin(bytes->size(), timeout_ms, WithoutBytes(std::move(done)), bytes);
+  const uint64_t call =
+      Begin(Kind::kPut, bytes->size(), timeout_ms, WithoutBytes(std::move(done)), bytes);
   if (call == 0) return;
   backend_.put(store_, call, {name.data(), name.size()}, bytes->data(), bytes->size(), how.ttl_s,
                how.replaces ? 1 : 0, timeout_ms);
@@ -253,7 +274,8 @@ void LoadedStore::Put(std::string name, ColdBytes bytes, ColdPut how, int64_t ti
 }
 
 void LoadedStore::Delete(std::vector<std::string> names, int64_t timeout_ms, Done done) {
-  const uint64_t call = Begin(BytesOf(names), timeout_ms, WithoutBytes(std::move(done)));
+  const uint64_t call =
+      Begin(Kind::kDelete, BytesOf(names), timeout_ms, WithoutBytes(std::move(done)));
   if (call == 0) return;
   backend_.remove(store_, call, Views(names).data(), names.size(), timeout_ms);
   SendSoon();
@@ -262,15 +284,16 @@ void LoadedStore::Delete(std::vector<std::string> names, int64_t timeout_ms, Don
 // Not refused for the bytes under way: a busy store is one where a put may come.
 void LoadedStore::DeleteSome(std::string prefix, uint64_t cursor, int64_t timeout_ms,
                              DeletedDone done) {
-  const uint64_t call = Begin(0, timeout_ms, [done = std::move(done)](const Result<Answer>& got) {
-    if (!got) return done(tl::unexpected(got.error()));
-    uint64_t next = 0;
-    if (got->data.size() != sizeof(next)) {
-      return done(MakeError(ErrorCode::kIoError, "bad_answer"));
-    }
-    std::memcpy(&next, got->data.data(), sizeof(next));
-    done(next);
-  });
+  const uint64_t call =
+      Begin(Kind::kDelete, 0, timeout_ms, [done = std::move(done)](const Result<Answer>& got) {
+        if (!got) return done(tl::unexpected(got.error()));
+        uint64_t next = 0;
+        if (got->data.size() != sizeof(next)) {
+          return done(MakeError(ErrorCode::kIoError, "bad_answer"));
+        }
+        std::memcpy(&next, got->data.data(), sizeof(next));
+        done(next);
+      });
   if (call == 0) return;
   backend_.remove_some(store_, call, {prefix.data(), prefix.size()}, cursor, timeout_ms);
   SendSoon();

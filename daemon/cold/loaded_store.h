@@ -2,6 +2,7 @@
 // A cold store behind a library that is opened at run time (cold_backend.h).
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -68,9 +69,12 @@ class LoadedStore final : public ColdStore {
     size_t bytes = 0;  // of a get: in the memory that it was given
   };
   using Ended = std::function<void(Result<Answer>)>;
+  enum class Kind : uint8_t { kExists, kGet, kPut, kDelete };
   // One call, until the library has ended it.
   struct Call {
     Ended ended;  // empty once the call was given up
+    Kind kind = Kind::kExists;
+    uint64_t answers_before = 0;  // to calls of its kind
     uint64_t bytes = 0;
     std::shared_ptr<const void> memory;  // that the library reads, or writes
     Time deadline;
@@ -85,7 +89,7 @@ class LoadedStore final : public ColdStore {
   LoadedStore(const kvt_cold_backend* backend, const LoadedStoreOptions& options, EventLoop* loop);
 
   // The call's number, or 0 if too much is under way: `ended` hears of that by a later event.
-  [[nodiscard]] uint64_t Begin(uint64_t bytes, int64_t timeout_ms, Ended ended,
+  [[nodiscard]] uint64_t Begin(Kind kind, uint64_t bytes, int64_t timeout_ms, Ended ended,
                                std::shared_ptr<const void> memory = nullptr);
   [[nodiscard]] static Ended WithoutBytes(Done done);
   static void OnDone(void* context, uint64_t call, int status, const void* data, size_t bytes,
@@ -107,6 +111,7 @@ class LoadedStore final : public ColdStore {
   std::set<std::pair<Time, uint64_t>> deadlines_;  // of calls that were not given up
   Timer first_deadline_;                           // or that of a call that has ended
   Time wakes_at_;                                  // while the timer runs
+  std::array<uint64_t, 4> answers_{};  // of the store, by kind; to calls that were given up, too
   uint64_t next_call_ = 1;
   uint64_t bytes_ = 0;
   bool sends_soon_ = false;

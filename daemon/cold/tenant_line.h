@@ -44,13 +44,11 @@ class TenantLine {
     line.push_back(std::move(call));
     ++size_;
   }
-  // It has the next turn, before its tenant's others.
+  // Before its tenant's others.
   void AddFirst(Call call) {
     std::deque<Call>& line = lines_[call.tenant];
     line.push_front(std::move(call));
     ++size_;
-    turn_ = line.front().tenant;
-    is_over_ = false;
   }
   // The call whose turn it is, until the next one comes or goes. REQUIRES: not empty.
   [[nodiscard]] Call& first() { return Next()->second.front(); }
@@ -58,13 +56,13 @@ class TenantLine {
   [[nodiscard]] Call TakeFirst() {
     const auto line = Next();
     turn_ = line->first;
-    is_over_ = true;
     Call call = std::move(line->second.front());
     line->second.pop_front();
     Took(line);
     return call;
   }
-  // Calls whose deadlines have passed and that stand before all others of their tenants.
+  // Calls whose deadlines have passed and that stand before all others of their tenants. One that
+  // came behind a call with a later deadline may be late when it has its turn.
   [[nodiscard]] std::vector<Call> TakeLate(Time now) {
     std::vector<Call> late;
     for (auto next = lines_.begin(); next != lines_.end();) {
@@ -99,7 +97,7 @@ class TenantLine {
 
   // Tenants' turns come in the order of their names, round and round.
   [[nodiscard]] typename Lines::iterator Next() {
-    const auto next = is_over_ ? lines_.upper_bound(turn_) : lines_.lower_bound(turn_);
+    const auto next = lines_.upper_bound(turn_);
     return next == lines_.end() ? lines_.begin() : next;
   }
   void Took(typename Lines::iterator line) {
@@ -108,8 +106,7 @@ class TenantLine {
   }
 
   Lines lines_;
-  std::string turn_;      // the tenant whose turn it is
-  bool is_over_ = false;  // it has had it
+  std::string turn_;  // the tenant that had the last turn
   size_t size_ = 0;
 };
 

@@ -51,10 +51,14 @@ struct ColdPut {
 
 // The reason of the error with which calls end, unasked, while the store is known to be away.
 inline constexpr std::string_view kColdStoreAway = "cold_store_away";
+// A kTimeout's reasons. The second says nothing of the store: the call was never sent, or others
+// were answered while it waited.
+inline constexpr std::string_view kColdStoreLate = "cold_store_late";
+inline constexpr std::string_view kColdCallUnsent = "cold_call_unsent";
 
 // Calls return at once and belong to the event loop's thread. Each `done` is called exactly once,
 // in a later event on that thread, and at the latest when the call's `timeout_ms` has passed:
-// with kTimeout "cold_store_late" then, whatever becomes of the request. Other errors:
+// with kTimeout then, whatever becomes of the request. Other errors:
 // kUnavailable (no connection), kResourceExhausted (too much is under way already), kIoError (the
 // store refused).
 // Nothing is called after the store's destruction.

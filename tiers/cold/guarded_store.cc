@@ -16,7 +16,9 @@ template <typename Answer>
 std::optional<bool> Answers(const Answer& answer) {
   if (answer) return true;
   const ErrorCode code = answer.error().code;
-  if (code == ErrorCode::kResourceExhausted) return std::nullopt;
+  if (code == ErrorCode::kResourceExhausted || answer.error().reason == kColdCallUnsent) {
+    return std::nullopt;
+  }
   return code != ErrorCode::kTimeout && code != ErrorCode::kUnavailable;
 }
 

@@ -124,7 +124,7 @@ struct CallThreads::State {
     lock->unlock();
     Wake(just_chosen);
     FileOutcome outcome =
-        call.deadline > begun ? call.work() : Ending(KVT_COLD_LATE, "not begun in time");
+        call.deadline > begun ? call.work() : Ending(KVT_COLD_UNSENT, "not begun in time");
     const int64_t sleeps = slept ? CallKind::CountSleeps() - *slept : 0;
     const Time::duration taken = slept ? steady_clock::now() - begun : Time::duration();
     call.work = nullptr;
@@ -225,7 +225,7 @@ struct CallThreads::State {
   void TakeLate(Time now, std::vector<Ended>* ended) {
     for (FileCall& call : waiting.TakeLate(now)) {
       ended->push_back(
-          {.tell = std::move(call.ended), .outcome = Ending(KVT_COLD_LATE, "not begun in time")});
+          {.tell = std::move(call.ended), .outcome = Ending(KVT_COLD_UNSENT, "not begun in time")});
     }
   }
   // Takes out the last calls of more than so many, of those that have the most.

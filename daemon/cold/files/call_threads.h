@@ -43,7 +43,7 @@ class CallThreads {
   CallThreads& operator=(const CallThreads&) = delete;
 
   // They end with KVT_COLD_BUSY if all threads hang, or if too many wait and their tenant has the
-  // most, and with KVT_COLD_LATE if their deadlines pass first.
+  // most, and with KVT_COLD_UNSENT if their deadlines pass first.
   void Add(std::vector<FileCall> calls);
   // Whether calls of other tenants wait.
   [[nodiscard]] bool OthersWait(const std::string& tenant) const;

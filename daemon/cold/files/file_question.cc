@@ -29,12 +29,11 @@ FileQuestion::FileQuestion(std::shared_ptr<ObjectFiles> objects, std::vector<std
 void FileQuestion::Ask(const std::function<void(size_t threads)>& call_help,
                        const std::function<bool()>& others_wait) {
   FilePath path = objects_->MakePath();
-  Time now = steady_clock::now();
-  Time turn_ends = now + kTurn;
+  Time turn_ends = steady_clock::now() + kTurn;
   while (const std::optional<size_t> position = TakeNext()) {
-    const Time begun = now;
+    const Time begun = steady_clock::now();
     const FileOutcome outcome = objects_->Find(names_[*position], &path);
-    now = steady_clock::now();
+    const Time now = steady_clock::now();
     if (const size_t threads = Answer(*position, outcome, now - begun > kSlow)) call_help(threads);
     if (now < turn_ends) continue;
     if (others_wait() && IsLeft()) return call_help(1);
@@ -58,7 +57,9 @@ std::optional<size_t> FileQuestion::TakeNext() {
 }
 
 bool FileQuestion::HasEnded() {
-  if (!each_ && is_answered_ && steady_clock::now() >= end_) has_ended_ = true;
+  if (has_ended_ || steady_clock::now() < end_) return has_ended_;
+  if (each_) Fail({.status = KVT_COLD_LATE, .text = "not answered in time"});
+  if (is_answered_) has_ended_ = true;
   return has_ended_;
 }
 

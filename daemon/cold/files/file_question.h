@@ -24,7 +24,8 @@ class FileQuestion {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // At `end` a prefix is told as far as it is known, if its first object was answered for.
+  // At `end` a prefix is told as far as it is known, if its first object was answered for, and a
+  // question for each object fails.
   FileQuestion(std::shared_ptr<ObjectFiles> objects, std::vector<std::string> names, bool each,
                Time end);
 

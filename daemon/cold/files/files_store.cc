@@ -139,8 +139,8 @@ void FilesStore::Exists(uint64_t number, std::vector<std::string> names, bool ea
   const auto now = steady_clock::now();
   const std::chrono::milliseconds timeout(timeout_ms);
   std::string tenant(names.empty() ? std::string_view() : TenantOf(names.front()));
-  const Asked asked{.question = std::make_shared<FileQuestion>(objects_, std::move(names), each,
-                                                               now + timeout * 3 / 4),
+  const Asked asked{.question = std::make_shared<FileQuestion>(
+                        objects_, std::move(names), each, now + (each ? timeout : timeout * 3 / 4)),
                     .deadline = now + timeout,
                     .tenant = std::move(tenant),
                     .tell = TellerOf(number)};

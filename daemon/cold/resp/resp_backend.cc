@@ -69,6 +69,7 @@ class RespStore {
     const auto outcome = std::make_shared<Outcome>();
     outcome->data.resize(names.size());
     const auto left = std::make_shared<size_t>(std::max<size_t>(names.size(), 1));
+    std::vector<RespCall> calls;
     size_t first = 0;
     do {
       const size_t count = std::min(names.size() - first, kAskedAtOnce);
@@ -85,9 +86,10 @@ class RespStore {
         *left -= std::max<size_t>(count, 1);
         if (*left == 0) end(KVT_COLD_OK, {});
       };
-      questions_.Add(std::move(call));
+      calls.push_back(std::move(call));
       first += count;
     } while (first < names.size());
+    questions_.AddAll(std::move(calls));
   }
 
   // A range, so that an object of another size is not read whole. An object that is not there has

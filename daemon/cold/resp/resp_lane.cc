@@ -13,7 +13,9 @@ namespace {
 // first waiting.
 constexpr size_t kMostCalls = 64;
 constexpr size_t kMostPayloadBytes = size_t{4} << 20;
-constexpr size_t kMostCommands = 1024;
+// While calls of several tenants wait, and while one tenant's do: as many as its longest question
+// has.
+constexpr size_t kMostCommands = 1024, kMostOfOneTenant = 4096;
 
 void AddCommands(const RespCall& call, std::vector<RespCommand>* commands) {
   size_t next = 0;
@@ -45,16 +47,16 @@ void RespLane::Interrupt() {
   connection_.Interrupt();
 }
 
-void RespLane::Add(RespCall call) {
+void RespLane::AddAll(std::vector<RespCall> calls) {
   {
     const std::lock_guard lock(mutex_);
     if (!stopping_) {
-      waiting_.Add(std::move(call));
+      for (RespCall& call : calls) waiting_.Add(std::move(call));
       wake_.notify_one();
       return;
     }
   }
-  call.ended(KVT_COLD_UNAVAILABLE, "the store is being closed");
+  for (const RespCall& call : calls) call.ended(KVT_COLD_UNAVAILABLE, "the store is being closed");
 }
 
 std::vector<RespCall> RespLane::Take() {
@@ -63,7 +65,9 @@ std::vector<RespCall> RespLane::Take() {
   // Late ones take no room: they are not sent.
   std::vector<RespCall> calls = waiting_.TakeLate(std::chrono::steady_clock::now());
   size_t room = kMostCalls - sent_.size(), bytes = sent_bytes_, commands = sent_commands_;
-  while (!waiting_.empty() && room > 0 && bytes < kMostPayloadBytes && commands < kMostCommands) {
+  while (!waiting_.empty() && room > 0 && bytes < kMostPayloadBytes) {
+    const bool is_shared = waiting_.HasOthersThan(waiting_.first().tenant);
+    if (commands >= (is_shared ? kMostCommands : kMostOfOneTenant)) break;
     RespCall& call = calls.emplace_back(waiting_.TakeFirst());
     --room;
     bytes += call.payload.size();
@@ -95,7 +99,7 @@ void RespLane::Send(std::vector<RespCall> calls) {
       continue;
     }
     if (call.deadline <= now) {
-      call.ended(KVT_COLD_LATE, "not sent in time");
+      call.ended(KVT_COLD_UNSENT, "not sent in time");
       continue;
     }
     sent_bytes_ += call.payload.size();

@@ -33,8 +33,8 @@ struct RespCall {
   std::function<void(size_t, const RespReply&)> answered;
   // Called before `ended` if the server may execute the commands later; may be empty.
   std::function<void()> left_unsure;
-  // Called once: KVT_COLD_OK if all replies came, and else with the reason, KVT_COLD_LATE if the
-  // call was not sent in time, or KVT_COLD_UNAVAILABLE.
+  // Called once: KVT_COLD_OK if all replies came, and else with the reason, KVT_COLD_UNSENT if
+  // the call was not sent in time, or KVT_COLD_UNAVAILABLE.
   std::function<void(int status, const std::string& failure)> ended;
 };
 
@@ -49,12 +49,19 @@ class RespLane {
   RespLane(const RespLane&) = delete;
   RespLane& operator=(const RespLane&) = delete;
 
-  void Add(RespCall call);
+  void Add(RespCall call) { AddAll(OneOf(std::move(call))); }
+  // Sent together, as far as there is room.
+  void AddAll(std::vector<RespCall> calls);
   // The connection fails, and so does all that comes; returns at once. The thread then ends within
   // a second.
   void Interrupt();
 
  private:
+  [[nodiscard]] static std::vector<RespCall> OneOf(RespCall call) {
+    std::vector<RespCall> calls;
+    calls.push_back(std::move(call));
+    return calls;
+  }
   // A call whose commands have been sent, or are being sent.
   struct Sent {
     RespCall call;

@@ -89,10 +89,16 @@ milliseconds S3Lane::TimeToWait() const {
 // questions of that time.
 void S3Lane::StartCalls() {
   const Time now = steady_clock::now();
-  for (const S3Call& call : queue_.TakeLate(now)) {
-    call.ended({.status = KVT_COLD_LATE, .text = "not sent in time", .may_come = call.may_come});
-  }
+  const auto end_late = [](const S3Call& call) {
+    const int status = call.tries > 0 ? KVT_COLD_LATE : KVT_COLD_UNSENT;
+    call.ended({.status = status, .text = "not sent in time", .may_come = call.may_come});
+  };
+  for (const S3Call& call : queue_.TakeLate(now)) end_late(call);
   while (!queue_.empty()) {
+    if (queue_.first().deadline <= now) {
+      end_late(queue_.TakeFirst());
+      continue;
+    }
     const bool waits = now < held_until_ || running_.size() >= most_ ||
                        (queue_.first().is_barrier && !running_.empty()) ||
                        (!running_.empty() && running_.begin()->second->call().is_barrier);

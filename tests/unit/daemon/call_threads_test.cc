@@ -128,7 +128,7 @@ TEST_F(CallThreadsTest, CallsAreRefusedAtOnceWhileAllThreadsHang) {
 
 TEST_F(CallThreadsTest, ACallThatIsNotBegunInTimeIsNotBegunAtAll) {
   const FileOutcome outcome = Begin(milliseconds(-1), [] { return FileOutcome(); }).get();
-  EXPECT_EQ(outcome.status, KVT_COLD_LATE);
+  EXPECT_EQ(outcome.status, KVT_COLD_UNSENT);
 }
 
 // One thread takes calls that copy, and it is held up.
@@ -172,7 +172,7 @@ TEST_F(CallThreadsTest, ACallForWhichNoThreadIsFreeEndsWhenItsDeadlinePasses) {
   };
   std::vector<std::future<FileOutcome>> holding =
       BeginAll(milliseconds(60'000), std::vector<std::function<FileOutcome()>>(kAtOnce, held));
-  EXPECT_EQ(Begin(milliseconds(20), held).get().status, KVT_COLD_LATE);
+  EXPECT_EQ(Begin(milliseconds(20), held).get().status, KVT_COLD_UNSENT);
   release.set_value();
   for (std::future<FileOutcome>& one : holding) EXPECT_EQ(one.get().text, "held up");
 }

@@ -207,6 +207,17 @@ TEST_F(FileQuestionTest, AQuestionEndsWithTheLastThreadThatCouldNotGoOn) {
   }
 }
 
+TEST_F(FileQuestionTest, AQuestionForEachEndsAtItsDeadline) {
+  const auto files = std::make_shared<SlowFiles>();
+  FileQuestion question(std::make_shared<ObjectFiles>(root(), files),
+                        std::vector<std::string>(400, kName), true, FileQuestion::Time::min());
+  question.Enter(1);
+  question.Ask([](size_t) {}, [] { return false; });
+  question.Leave({});
+  EXPECT_EQ(question.TakeEnd()->status, KVT_COLD_LATE);
+  EXPECT_LE(files->asked, 1u);
+}
+
 TEST_F(FileQuestionTest, AFloodOfQuestionsHoldsUpNoOtherTenants) {
   const std::string bobs = "kvtier/1/bob/model-4096/fedcba";
   for (const std::string& name : {kName, bobs}) {

@@ -115,11 +115,23 @@ TEST_F(LoadedStoreTest, EachCallIsLateByItsOwnTimeout) {
     Get(timeout_ms);
   }
   AwaitEnds(3);
-  const std::string late = "cold_store_late";
+  const std::string late(kColdStoreLate);
   EXPECT_EQ(ended_, (std::vector<std::string>{"", late, late, "", late}));
   EndAll();
   AwaitEnds(5);
   EXPECT_EQ(ended_, (std::vector<std::string>{"good", late, late, "good", late}));
+}
+
+// The answer came too late for its caller, but it came.
+TEST_F(LoadedStoreTest, ACallThatIsLateBehindOthersThatWereAnsweredSaysNothingOfTheStore) {
+  Get(1);
+  AwaitEnds(1);
+  EXPECT_EQ(ended_[0], kColdStoreLate);
+  Get(200);
+  loop_.RunUntil([this] { return script_.calls.size() == 2; });
+  script_.EndGet(script_.calls[0], kBytes);
+  AwaitEnds(2);
+  EXPECT_EQ(ended_[1], kColdCallUnsent);
 }
 
 TEST_F(LoadedStoreTest, ACallAfterOthersHaveEndedIsStillLate) {
@@ -131,12 +143,27 @@ TEST_F(LoadedStoreTest, ACallAfterOthersHaveEndedIsStillLate) {
   EXPECT_EQ(ended_.back(), "cold_store_late");
 }
 
-// Such a call stood in a queue, as one may have that the library has not ended.
-TEST_F(LoadedStoreTest, ACallThatTheLibraryCouldNotSendInTimeIsLate) {
-  GetSome(1);
+TEST_F(LoadedStoreTest, ACallThatTheLibraryCouldNotSendInTimeSaysSo) {
+  GetSome(2);
   script_.done(script_.context, script_.calls[0], KVT_COLD_LATE, nullptr, 0, 0);
-  AwaitEnds(1);
-  EXPECT_EQ(ended_[0], "cold_store_late");
+  script_.done(script_.context, script_.calls[1], KVT_COLD_UNSENT, nullptr, 0, 0);
+  AwaitEnds(2);
+  EXPECT_EQ(ended_, (std::vector<std::string>{"cold_store_late", std::string(kColdCallUnsent)}));
+}
+
+TEST_F(LoadedStoreTest, AnAnswerThatCameWhileTheLoopWasBusyIsNotLate) {
+  constexpr int64_t kSoonMs = 20;
+  loop_.Post([this] {
+    for (int i = 0; i < 10; ++i) Get(kSoonMs);
+  });
+  loop_.RunUntil([this] { return script_.calls.size() == 10; });
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(2 * kSoonMs);
+  loop_.Post([this, until] {
+    EndAll();
+    while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  });
+  AwaitEnds(10);
+  EXPECT_EQ(ended_, std::vector<std::string>(10, "good"));
 }
 
 TEST_F(LoadedStoreTest, ASweepThatLeavesSomethingOutIsToldByNoCall) {

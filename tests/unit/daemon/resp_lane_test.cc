@@ -215,7 +215,7 @@ TEST_F(RespLaneTest, CallsThatWaitBehindSlowAnswersEndWhenTheyAreLate) {
   std::vector<std::future<Ended>> slow, late;
   for (int i = 0; i < 64; ++i) slow.push_back(Ask(1, {}, std::chrono::hours(1)));
   for (int i = 0; i < 64; ++i) late.push_back(Ask(1, {}, std::chrono::milliseconds(1)));
-  EXPECT_EQ(late.back().get().status, KVT_COLD_LATE);
+  EXPECT_EQ(late.back().get().status, KVT_COLD_UNSENT);
   EXPECT_EQ(slow[1].wait_for(std::chrono::seconds(0)), std::future_status::timeout);
 }
 
@@ -241,6 +241,36 @@ TEST_F(RespLaneTest, ManyCallsAtOnceEndInTheirOrder) {
     ASSERT_TRUE(ended.complete);
     EXPECT_EQ(ended.replies[0].integer, i);
   }
+}
+
+// A server that is far away answers the first part as the last one arrives.
+TEST_F(RespLaneTest, TheLongestQuestionOfATenantAloneIsSentAtOnce) {
+  constexpr size_t kCommands = 4096, kOfACall = 256;
+  size_t commands = 0;
+  Start([&commands](std::string_view received) {
+    for (const char c : received) commands += c == '*' ? 1 : 0;
+    std::string text;
+    if (commands == kCommands) {
+      for (size_t i = 0; i < kCommands; ++i) text += ":1\r\n";
+    }
+    return text;
+  });
+  std::vector<RespCall> calls;
+  std::promise<void> ended;
+  size_t left = kCommands / kOfACall;
+  for (size_t i = 0; i < kCommands / kOfACall; ++i) {
+    RespCall& call = calls.emplace_back();
+    call.words.assign(kOfACall, "GET");
+    call.lengths.assign(kOfACall, 1);
+    call.deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    call.answered = [](size_t, const RespReply&) {};
+    call.ended = [&left, &ended](int status, const std::string&) {
+      EXPECT_EQ(status, KVT_COLD_OK);
+      if (--left == 0) ended.set_value();
+    };
+  }
+  lane_->AddAll(std::move(calls));
+  ended.get_future().wait();
 }
 
 TEST_F(RespLaneTest, AFloodOfOneTenantHoldsUpNoOthersCall) {

@@ -55,13 +55,13 @@ TEST(TenantLineTest, AFloodHoldsUpATenantThatComesLaterForOneCall) {
   EXPECT_EQ(line.TakeFirst().name, "another") << "the turn goes round";
 }
 
-TEST(TenantLineTest, ACallThatIsTriedAgainIsTheNext) {
+TEST(TenantLineTest, ACallThatIsTriedAgainIsTheNextOfItsTenant) {
   TenantLine<TestCall> line;
   for (const char* const name : {"a1", "a2"}) line.Add({"a", name});
   line.Add({"b", "b1"});
   TestCall call = line.TakeFirst();
   line.AddFirst(std::move(call));
-  EXPECT_THAT(TakeAll(&line), ElementsAre("a1", "b1", "a2"));
+  EXPECT_THAT(TakeAll(&line), ElementsAre("b1", "a1", "a2"));
 }
 
 TEST(TenantLineTest, LateCallsAreTakenFromEachTenantsFront) {

@@ -214,7 +214,8 @@ TEST_F(GuardedStoreTest, TakesACallThatWasNotSentForNoSuccess) {
   store_.refuses = true;
   const Error gone = store_.refusal;
   const Error busy = {ErrorCode::kResourceExhausted, "cold_store_busy", ""};
-  for (const Error& refusal : {gone, busy, gone, busy}) {
+  const Error unsent = {ErrorCode::kTimeout, std::string(kColdCallUnsent), ""};
+  for (const Error& refusal : {gone, busy, gone, unsent, unsent, unsent}) {
     store_.refusal = refusal;
     Ask();
     EXPECT_TRUE(guarded_.Available());
