@@ -28,7 +28,10 @@ namespace kvtier {
 // says what to send; with nothing the connection ends. Clients end before the server does.
 class RespServer {
  public:
+  // An empty one ends the connection.
   using Answer = std::function<std::string(std::string_view received)>;
+  // The answer comes with what is received next.
+  static constexpr const char* kLater = "later";
 
   RespServer(const std::string& path, Answer answer)
       : answer_(std::move(answer)), listener_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
@@ -76,6 +79,7 @@ class RespServer {
     std::array<char, 65536> part;
     for (ssize_t got = Read(client, &part); got > 0; got = Read(client, &part)) {
       const std::string text = AnswerTo({part.data(), static_cast<size_t>(got)});
+      if (text == kLater) continue;
       if (text.empty() || !Write(client, text)) break;
     }
     ::close(client);

@@ -63,7 +63,8 @@ std::vector<RespCall> RespLane::Take() {
   std::unique_lock lock(mutex_);
   if (sent_.empty()) wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
   // Late ones take no room: they are not sent.
-  std::vector<RespCall> calls = waiting_.TakeLate(std::chrono::steady_clock::now());
+  const auto now = std::chrono::steady_clock::now();
+  std::vector<RespCall> calls = waiting_.TakeLate(now);
   size_t room = kMostCalls - sent_.size(), bytes = sent_bytes_, commands = sent_commands_;
   while (!waiting_.empty() && room > 0 && bytes < kMostPayloadBytes) {
     const bool is_shared = waiting_.HasOthersThan(waiting_.first().tenant);
@@ -73,6 +74,8 @@ std::vector<RespCall> RespLane::Take() {
     bytes += call.payload.size();
     commands += call.lengths.size();
   }
+  // Late ones may stand behind those that were taken, and the next reply may be minutes away.
+  for (RespCall& late : waiting_.TakeLate(now)) calls.push_back(std::move(late));
   return calls;
 }
 
