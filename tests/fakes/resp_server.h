@@ -30,7 +30,7 @@ class RespServer {
  public:
   // An empty one ends the connection.
   using Answer = std::function<std::string(std::string_view received)>;
-  // The answer comes with what is received next.
+  // The answer comes with the next commands.
   static constexpr const char* kLater = "later";
 
   RespServer(const std::string& path, Answer answer)
