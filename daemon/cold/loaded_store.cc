@@ -126,6 +126,7 @@ uint64_t LoadedStore::Begin(Kind kind, uint64_t bytes, int64_t timeout_ms, Ended
   calls_[number] = {.ended = std::move(ended),
                     .kind = kind,
                     .answers_before = answers_[static_cast<size_t>(kind)],
+                    .unsent_before = unsent_[static_cast<size_t>(kind)],
                     .bytes = bytes,
                     .memory = std::move(memory),
                     .deadline = deadline};
@@ -146,8 +147,9 @@ void LoadedStore::AwaitDeadline() {
 }
 
 // One in each event, because a caller may do anything when it hears of it. Ends that the library
-// has told come first: while the loop was busy, they were not late. A store that has answered
-// others meanwhile is well, if only too late for their callers: this one stood behind them.
+// has told come first: while the loop was busy, they were not late. Where the store has answered
+// others meanwhile and the library has left some unsent, this one stood in a queue, too. A store
+// that is slow by itself leaves none unsent, and one that hangs answers none.
 void LoadedStore::EndLate() {
   const Gate::Pass pass = pass_;
   EndTold();
@@ -157,7 +159,8 @@ void LoadedStore::EndLate() {
   if (const auto first = deadlines_.begin();
       first != deadlines_.end() && first->first <= steady_clock::now()) {
     Call& call = calls_.at(first->second);
-    is_store_late = call.answers_before == answers_[static_cast<size_t>(call.kind)];
+    const auto kind = static_cast<size_t>(call.kind);
+    is_store_late = call.answers_before == answers_[kind] || call.unsent_before == unsent_[kind];
     late = std::exchange(call.ended, nullptr);
     deadlines_.erase(first);
   }
@@ -215,6 +218,7 @@ void LoadedStore::End(Told told) {
   const bool is_answer = told.status == KVT_COLD_OK || told.status == KVT_COLD_ABSENT ||
                          told.status == KVT_COLD_REFUSED;
   answers_[static_cast<size_t>(found->second.kind)] += is_answer ? 1 : 0;
+  unsent_[static_cast<size_t>(found->second.kind)] += told.status == KVT_COLD_UNSENT ? 1 : 0;
   const Ended ended = std::move(found->second.ended);
   bytes_ -= found->second.bytes;
   deadlines_.erase({found->second.deadline, told.call});
@@ -230,16 +234,14 @@ void LoadedStore::End(Told told) {
 void LoadedStore::Exists(std::vector<std::string> names, ColdAsk ask, int64_t timeout_ms,
                          ExistsDone done) {
   const size_t count = names.size();
-  const uint64_t call = Begin(Kind::kExists, BytesOf(names), timeout_ms,
-                              [count, done = std::move(done)](const Result<Answer>& got) {
-                                if (!got) return done(tl::unexpected(got.error()));
-                                if (got->data.size() != count)
-                                  return done(MakeError(ErrorCode::kIoError, "bad_answer"));
-                                std::vector<bool> present;
-                                for (const std::byte byte : got->data)
-                                  present.push_back(byte != std::byte{0});
-                                done(std::move(present));
-                              });
+  const auto ended = [count, done = std::move(done)](const Result<Answer>& got) {
+    if (!got) return done(tl::unexpected(got.error()));
+    if (got->data.size() != count) return done(MakeError(ErrorCode::kIoError, "bad_answer"));
+    std::vector<bool> present;
+    for (const std::byte byte : got->data) present.push_back(byte != std::byte{0});
+    done(std::move(present));
+  };
+  const uint64_t call = Begin(Kind::kExists, BytesOf(names), timeout_ms, ended);
   if (call == 0) return;
   const int each = ask == ColdAsk::kEach ? 1 : 0;
   backend_.exists(store_, call, Views(names).data(), count, each, timeout_ms);

@@ -74,7 +74,7 @@ class LoadedStore final : public ColdStore {
   struct Call {
     Ended ended;  // empty once the call was given up
     Kind kind = Kind::kExists;
-    uint64_t answers_before = 0;  // to calls of its kind
+    uint64_t answers_before = 0, unsent_before = 0;  // of calls of its kind
     uint64_t bytes = 0;
     std::shared_ptr<const void> memory;  // that the library reads, or writes
     Time deadline;
@@ -111,7 +111,8 @@ class LoadedStore final : public ColdStore {
   std::set<std::pair<Time, uint64_t>> deadlines_;  // of calls that were not given up
   Timer first_deadline_;                           // or that of a call that has ended
   Time wakes_at_;                                  // while the timer runs
-  std::array<uint64_t, 4> answers_{};  // of the store, by kind; to calls that were given up, too
+  // By kind, with calls that were given up: answers of the store, and calls that were never sent.
+  std::array<uint64_t, 4> answers_{}, unsent_{};
   uint64_t next_call_ = 1;
   uint64_t bytes_ = 0;
   bool sends_soon_ = false;

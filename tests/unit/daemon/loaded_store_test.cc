@@ -122,16 +122,21 @@ TEST_F(LoadedStoreTest, EachCallIsLateByItsOwnTimeout) {
   EXPECT_EQ(ended_, (std::vector<std::string>{"good", late, late, "good", late}));
 }
 
-// The answer came too late for its caller, but it came.
-TEST_F(LoadedStoreTest, ACallThatIsLateBehindOthersThatWereAnsweredSaysNothingOfTheStore) {
-  Get(1);
-  AwaitEnds(1);
-  EXPECT_EQ(ended_[0], kColdStoreLate);
-  Get(200);
-  loop_.RunUntil([this] { return script_.calls.size() == 2; });
-  script_.EndGet(script_.calls[0], kBytes);
-  AwaitEnds(2);
-  EXPECT_EQ(ended_[1], kColdCallUnsent);
+// The answer came too late for its caller, but it came, and another call was never sent.
+TEST_F(LoadedStoreTest, ACallThatIsLateInAQueueSaysNothingOfTheStore) {
+  for (const bool has_queue : {true, false}) {
+    const size_t first = ended_.size();
+    Get(1);
+    Get(1);
+    AwaitEnds(first + 2);
+    Get(200);
+    loop_.RunUntil([&] { return script_.calls.size() == first + 3; });
+    script_.EndGet(script_.calls[first], kBytes);
+    const int end_of_other = has_queue ? KVT_COLD_UNSENT : KVT_COLD_UNAVAILABLE;
+    script_.done(script_.context, script_.calls[first + 1], end_of_other, nullptr, 0, 0);
+    AwaitEnds(first + 3);
+    EXPECT_EQ(ended_.back(), has_queue ? kColdCallUnsent : kColdStoreLate);
+  }
 }
 
 TEST_F(LoadedStoreTest, ACallAfterOthersHaveEndedIsStillLate) {
