@@ -40,8 +40,8 @@ struct DiskFilesOptions {
   int64_t now_ms = 0;  // Unix time
   // A drive that was away for so long is no drive of the set any more: its blocks have expired.
   int64_t forget_after_ms = 24 * 60 * 60 * 1000;
-  // Until then the locks of a process that has ended are waited for, those of all drives together;
-  // nothing: LastIoDeadline, as the drives are opened.
+  // For tests: the end of the patience with the locks of a process that has ended, one for all
+  // drives. Nothing: LastIoDeadline, as the drives are opened.
   std::optional<std::chrono::steady_clock::time_point> locks_until = std::nullopt;
   // Empty: blocks lie on disk as they are. Otherwise they are encrypted, by the caller, and this is
   // called once, with the directories locked and in its hands, the first of them of a drive that

@@ -47,6 +47,12 @@ void RespLane::Interrupt() {
   connection_.Interrupt();
 }
 
+void RespLane::Add(RespCall call) {
+  std::vector<RespCall> calls;
+  calls.push_back(std::move(call));
+  AddAll(std::move(calls));
+}
+
 void RespLane::AddAll(std::vector<RespCall> calls) {
   {
     const std::lock_guard lock(mutex_);

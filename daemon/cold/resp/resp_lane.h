@@ -49,7 +49,7 @@ class RespLane {
   RespLane(const RespLane&) = delete;
   RespLane& operator=(const RespLane&) = delete;
 
-  void Add(RespCall call) { AddAll(OneOf(std::move(call))); }
+  void Add(RespCall call);
   // Sent together, as far as there is room.
   void AddAll(std::vector<RespCall> calls);
   // The connection fails, and so does all that comes; returns at once. The thread then ends within
@@ -57,11 +57,6 @@ class RespLane {
   void Interrupt();
 
  private:
-  [[nodiscard]] static std::vector<RespCall> OneOf(RespCall call) {
-    std::vector<RespCall> calls;
-    calls.push_back(std::move(call));
-    return calls;
-  }
   // A call whose commands have been sent, or are being sent.
   struct Sent {
     RespCall call;
